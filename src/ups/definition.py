@@ -39,6 +39,8 @@ class Definition:
     """What is given and does not change in time: channels by field, `{force: [fx, fy]}`."""
     datasets: dict[str, str] = field(default_factory=dict)
     """Where a field, an input, a coordinate or a parameter lies in a file, where its name there is another."""
+    ignore: tuple[str, ...] = ()
+    """Arrays and attributes of a file, by their names there, that are not read: numbers that are no parameters."""
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Ends of the box along an axis; half a cell beyond the outermost coordinates otherwise."""
     periodic: tuple[str, ...] | None = None

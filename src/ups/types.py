@@ -203,6 +203,9 @@ class Param:
     encoded: bool = False
 
 
+ARRAYS: Literal["arrays"] = "arrays"  # the kind of storage of a file that does not say what it holds
+
+
 @dataclass(frozen=True)
 class Storage:
     """How PDEBench stores a task: which layout, which file name, which data sets, which attributes.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiny_rows import FACTS
-from ups.bench.cells import chosen, circumstances, commits
+from ups.bench.cells import circumstances, commits, runs_shown
 from ups.bench.ledger import LEDGER, Entry, append, sealed
 from ups.bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
 from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, shown, tables_of
@@ -115,14 +115,14 @@ def test_most_seeds_then_the_longest_then_the_newest_are_shown_and_not_the_best(
     new = [measured(row, 1e-2, seed=seed, started=f"2099-02-0{seed + 1}", minutes=4.0) for seed in (0, 1)]
     again = measured(row, 3e-2, seed=0, started="2099-03-01", minutes=4.0)
     short = measured(row, 1e-5, kind="short", started="2099-04-01")
-    assert chosen([again, old, *new, short], row) == [again, new[1]]
+    assert runs_shown([again, old, *new, short], row) == [again, new[1]]
     longer = measured(row, 1e-6, seed=0, started="2099-02-03", minutes=6.0)
-    assert chosen([again, *new, longer], row) == [again, new[1]]
-    assert chosen([longer, again], row) == [longer]
-    assert chosen([short], row) == []
+    assert runs_shown([again, *new, longer], row) == [again, new[1]]
+    assert runs_shown([longer, again], row) == [longer]
+    assert runs_shown([short], row) == []
     hasty = measured(row, 1e-1, started="2099-05-01", minutes=0.4 * row.minutes)  # for a plot
     assert shown([hasty], row) == []
-    assert chosen([hasty], row) == [hasty]
+    assert runs_shown([hasty], row) == [hasty]
 
 
 def test_seeds_of_one_recipe_belong_together_whatever_ran_beside_them_and_the_versions_are_named() -> None:
@@ -132,11 +132,11 @@ def test_seeds_of_one_recipe_belong_together_whatever_ran_beside_them_and_the_ve
         measured(row, seed=seed, started=f"2099-01-0{seed + 1}", commit=commit, source=source, note=note)
         for seed, (commit, source, note) in enumerate(facts)
     ]
-    assert chosen(runs, row) == runs
+    assert runs_shown(runs, row) == runs
     assert commits(runs) == "commits aaa, bbb"
     assert circumstances(runs) == "alone, beside two"
     other = measured(row, seed=3, started="2099-02-01", recipe="another")
-    assert chosen([*runs, other], row) == [other]
+    assert runs_shown([*runs, other], row) == [other]
 
 
 def test_how_often_a_seed_lies_in_the_interval_of_another_is_counted(copy: Path) -> None:

@@ -269,8 +269,13 @@ def test_as_many_values_as_samples_and_frames_are_said_to_be_read_as_parameters(
     assert [source.params_of(i)["drive"] for i in range(samples)] == drive.tolist()
     notes = [note.split(",")[0] for note in source.notes if "one value per frame" in note]
     assert notes == [f"drive ({samples}) is read as a parameter of each sample"] * said
-    memory = {"w": numbers(samples, frames, 4, 2), "drive": drive}
-    assert not any("one value per frame" in note for note in open_memory(memory, FLOW, {}).notes)
+    memory, values = {"w": numbers(samples, frames, 4, 2)}, {"drive": drive}
+    for source, noted in (
+        (open_memory({**memory, **values}, FLOW, {}), said),
+        (open_memory(memory, FLOW, {}, values), 0),
+    ):
+        assert source.params_of(samples - 1) == {"drive": samples - 1}
+        assert any("one value per frame" in note for note in source.notes) == noted
 
 
 def test_a_folder_of_parameters_that_are_not_stated_everywhere_is_a_problem(tmp_path: Path) -> None:

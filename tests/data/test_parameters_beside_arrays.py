@@ -55,22 +55,35 @@ def zarr_store(path: Path, **attributes: Any) -> None:
     array.attrs["_ARRAY_DIMENSIONS"] = ["time", "x"]
 
 
-def test_a_number_among_the_attributes_of_a_trajectory_is_a_parameter_whatever_it_is_called(tmp_path: Path) -> None:
+def test_a_number_among_the_attributes_of_a_trajectory_is_a_parameter_unless_it_tells_trajectories_apart(
+    tmp_path: Path,
+) -> None:
+    own = [name for name in ALIASES if name != "sample"]
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(8.0)
         for i in range(2):
             group = file.create_group(f"traj_{i}")
             group["u"], group["time"] = U[i], T
             group.attrs.update({name: i + k for k, name in enumerate(ALIASES)})
+            group.attrs.update({"seed": i, "u": 3.0})
             group.create_group("made/by").attrs["gamma"] = 0.5
+            group.create_group("made/from").attrs["gamma"] = 0.5 + i
     with open_source(tmp_path / "a.h5", TASKS, ONE) as source:
-        assert source.params_of(1) == {**{name: 1.0 + k for k, name in enumerate(ALIASES)}, "gamma": 0.5}
+        assert source.params_of(1) == {**{name: 1.0 + ALIASES.index(name) for name in own}, "gamma": 0.5}
+        for words in (
+            "not used (sample, seed), for they tell runs apart; `datasets: {sample: sample}`",
+            "attribute u is not used: an array is called so",
+            "attribute made/from/gamma is not used: made/by/gamma is called so too, with another value",
+        ):
+            assert any(words in note for note in source.notes), (words, source.notes)
         assert (source.domain.coordinates[0][7], source.times.tolist()) == (7.0, [0.0, 1.0, 2.0])
-    speed = Definition(**{**vars(ONE), "datasets": {"speed": "c", "rate": "made/by/gamma"}})
+    datasets = {"speed": "c", "rate": "made/by/gamma", "seed": "seed"}
+    speed = Definition(**{**vars(ONE), "datasets": datasets, "ignore": ["b", "made/from/gamma", "none"]})
     with open_source(tmp_path / "a.h5", TASKS, speed) as source:
         params = source.params_of(1)
-        assert (params["speed"], params["rate"]) == (1.0, 0.5)
-        assert not {"c", "gamma"} & set(params)
+        assert (params["speed"], params["rate"], params["seed"]) == (1.0, 0.5, 1.0)
+        assert not {"c", "gamma", "b"} & set(params)
+        assert "nothing is called none, which the task ignores" in source.notes
     no_axis = Definition(**{**vars(ONE), "datasets": {"x": "c"}})
     with pytest.raises(DataError, match="has no array 'c', where the task looks for x"):
         open_source(tmp_path / "a.h5", TASKS, no_axis)
@@ -94,27 +107,33 @@ def test_numbers_of_whole_files_are_parameters_where_they_differ_or_are_asked_fo
     with open_source(folder, TASKS, task) as source:
         assert [source.params_of(i) for i in range(3)] == [{"c": 1.0 + i} for i in range(3)]
         assert [p.name for p in source.task.parameters] == ["c"]
-        notes = "\n".join(source.notes)
+        notes = "\n".join(source.all_notes)
         for words in (
-            "(seed)",
-            "(partly)",
-            "(g), for they do not differ between files; `datasets: {g: g}` in the task",
+            "(seed), for it tells runs apart; `datasets: {seed: seed}` in the task makes seed a parameter",
+            "(partly), for not all files have it",
+            "(g), for it does not differ between files; `datasets: {g: g}` in the task",
         ):
             assert f"numbers among the attributes are not used {words}" in notes
-        assert not any(word in notes for word in ("_hidden", "version", "who", "(c)"))
+        assert "of the numbers among the attributes c is a parameter; `ignore: [c]` in the task leaves it out" in notes
+        assert not any(word in notes for word in ("_hidden", "version", "who", "(c)", "partly: partly"))
         with open_source(folder / f"1.{suffix}", TASKS, task) as lone:
             assert (
                 "not used (c, g, partly, seed), for they do not differ between files; `datasets: {c: c}`"
-                in lone.notes[-1]
+                in lone.all_notes[-1]
             )
             assert lone.params_of(0) == {}
             assert renamed(lone, source.task).params_of(0) == {"c": 2.0}, "as it is put to what was trained on all"
+    with open_source(folder, TASKS, Definition(**{**vars(task), "ignore": ("c", "g", "seed")})) as source:
+        assert source.params_of(2) == {}
+        assert [note for note in source.all_notes if "attributes" in note] == [
+            "numbers among the attributes are not used (partly), for not all files have it"
+        ]
     asked = Definition(**{**vars(task), "datasets": {"gravity": "g"}})
     with open_source(folder / f"1.{suffix}", TASKS, asked) as source:
         assert source.params_of(0) == {"gravity": 9.75}
     with open_source(folder / f"1.{suffix}", TASKS, Definition(**{**vars(task), "parameters": {"g": 1.0}})) as source:
         assert source.params_of(0) == {"g": 1.0}
-        assert "(c, partly, seed)" in source.notes[-1]
+        assert "(c, partly, seed)" in source.all_notes[-1]
 
 
 def test_numbers_of_a_group_beside_hold_for_the_file_and_those_of_a_data_set_are_noted(tmp_path: Path) -> None:
@@ -124,7 +143,7 @@ def test_numbers_of_a_group_beside_hold_for_the_file_and_those_of_a_data_set_are
             file["u"].attrs.update({"rho": 1.0, "scale_factor": 1.0, "units": "m"})
     with open_source(tmp_path, TASKS, ONE) as source:
         assert [source.params_of(i) for i in range(2)] == [{"nu": 0.0}, {"nu": 0.1}]
-        (note,) = [note for note in source.notes if "attributes" in note]
+        note, _ = [note for note in source.notes if "attributes" in note]
         assert note.startswith("numbers among the attributes of u are not used (rho); to be parameters, write them as")
     with open_source(tmp_path / "1.h5", TASKS, Definition(**{**vars(ONE), "datasets": {"nu": "params/nu"}})) as source:
         assert source.params_of(0) == {"nu": 0.1}
@@ -144,6 +163,26 @@ def test_what_stands_under_params_is_a_parameter_whatever_it_is_called(name: str
     data = ups.Data(U, ["sample", "time", "x"], {"t": T, "x": np.arange(8.0)}, {name: values})
     assert [data.source().params_of(i)[name] for i in range(4)] == np.broadcast_to(values, 4).tolist()
     assert data.source().times.tolist() == T.tolist()
+
+
+@pytest.mark.parametrize("name", ["sample", "trajectory", "batch"])
+@pytest.mark.parametrize("values", [[12, 40, 7, 3], [0, 0, 1, 1], ["a", "b", "a", "c"], 3])
+def test_whole_numbers_and_words_called_samples_by_a_whole_word_name_them(
+    tmp_path: Path, name: str, values: Any
+) -> None:
+    source = opened(tmp_path, MANY, u=U, t=T, **{name: values})
+    assert source.params_of(1) == {}
+    assert f"array {name} (" in source.notes[0]
+    assert "numbers the samples and is no parameter" in source.notes[0]
+
+
+def test_what_the_user_gives_twice_is_refused_and_what_a_file_ignores_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="k is among the arrays and under params; give it once"):
+        ups.Data({"u": U, "k": np.arange(4)}, ["sample", "time", "x"], params={"k": [5, 6, 7, 8]}).source()
+    assert opened(tmp_path, MANY, u=U, t=T, k=np.arange(4.0)).params_of(1) == {"k": 1.0}
+    without = Definition(**{**vars(MANY), "ignore": ["k"]})
+    with open_source(tmp_path / "a.npz", TASKS, without) as source:
+        assert (source.params_of(1), any("k" in note.split() for note in source.notes)) == ({}, False)
 
 
 @pytest.mark.parametrize("name", ["b", "B", "n", "N"])
@@ -179,6 +218,12 @@ def test_a_temperature_beside_the_times_is_a_parameter_and_one_that_may_be_the_t
         assert (source.times.tolist(), source.params_of(0)) == (list(times), params)
     assert "is read as the times, but could be a parameter" in opened(tmp_path, MANY, u=U[:3], T=T).notes[0]
     assert not any("T (" in note for note in opened(tmp_path, MANY, u=U, T=T).notes)
+    with pytest.raises(DataError, match=r"T \(3\) could be the times or a parameter of each sample"):
+        ups.Data(square, ["sample", "time", "x"]).source()
+    with h5py.File(tmp_path / "dates.h5", "w") as file:
+        file["u"], file["T"] = U[:3], [b"2020-01-01", b"2020-01-02", b"2020-01-03"]
+    with open_source(tmp_path / "dates.h5", TASKS, MANY) as source:
+        assert np.diff(source.times).tolist() == [1.0, 1.0]
 
 
 def test_axes_in_another_order_are_offered_where_times_or_coordinates_fit_these(tmp_path: Path) -> None:
@@ -217,7 +262,9 @@ def test_a_dt_that_contradicts_the_times_is_noted_and_never_a_parameter(tmp_path
     assert "\ndt: 0.1" in describe(tmp_path / "a.npz", said)
     with file_with(tmp_path / "a.h5", dt=0.5) as file:
         del file["t"]
-    assert open_source(tmp_path / "a.h5", TASKS, ONE).times.tolist() == [0.0, 0.5, 1.0]
+    with open_source(tmp_path / "a.h5", TASKS, ONE) as source:
+        assert source.times.tolist() == [0.0, 0.5, 1.0]
+        assert any("frames are taken to be 0.5 apart, as the attribute dt says" in note for note in source.notes)
 
 
 def test_a_split_in_time_of_too_few_frames_says_so() -> None:
@@ -234,4 +281,5 @@ def test_a_number_that_is_a_parameter_of_one_file_is_taken_from_the_attributes_o
         paths = [tmp_path / f"{name}.h5" for name in (first, second)]
         with open_together(tmp_path, paths, TASKS, ONE) as source:
             assert {source.ids[i]: source.params_of(i)["nu"] for i in range(2)} == {"a/000000": 0.5, "b/000000": 0.25}
-            assert not any("nu" in text for text in (*source.notes, *source.problems))
+            assert not source.problems
+            assert not any("not used" in note for note in source.all_notes)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pytest
 import yaml
@@ -144,6 +145,16 @@ def test_parameters_that_are_seen_to_carry_states_along_are_proposed_to_do_so(tm
     assert windy.model.part("operator").carried == {"windy": ("u", "v")}
     assert "seen to move states in proportion" in (tmp_path / "windy-run.yaml").read_text()
     assert noisy.model.part("operator").carried == "auto"
+    for i, frames in enumerate(bumps):  # the same as attributes of a file for each
+        with h5py.File(tmp_path / f"{i}.h5", "w") as file:
+            file["h"] = np.float32(frames)
+            file.attrs.update({"u": u[i], "v": v[i], "w": w[i], "g": 9.81})
+    (tmp_path / "one.yaml").write_text("name: windy\n" + text.replace("sample, ", ""))
+    (sets,) = holdings([tmp_path / f"{i}.h5" for i in range(len(bumps))], str(tmp_path / "one.yaml"))
+    assert sets.winds == ("u", "v")
+    notes = "; ".join(sets.notes)
+    assert "u, v, w are parameters" in notes
+    assert "(g), for it does not differ between files" in notes
 
 
 def test_frames_that_hide_what_moves_them_are_proposed_with_the_ones_before(tmp_path: Path) -> None:

@@ -139,6 +139,11 @@ def test_parameters_and_the_box_of_a_file_hold_where_it_says_them(tmp_path: Path
     source, said = opened(simulator, tmp_path / "b.npz")
     assert (source.params_of(0), source.domain.bounds) == ({"nu": 0.3, "k": 2.0}, ((0.0, 10.0),))
     assert said == [f"{tmp_path / 'b.npz'}: its nu is 0.3, and the files of training were read with 0.1."]
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file["u"], file.attrs["nu"] = U[0], 0.5
+    source, said = opened(simulator, tmp_path / "c.h5")
+    assert fitting(simulator, source, {}, 0).params_of(0) == {"nu": 0.5, "k": 2.0}
+    assert said == [f"{tmp_path / 'c.h5'}: its nu is 0.5, and the files of training were read with 0.1."]
     assert _ends(("x", "y"), ((0.0, 10.0), (-1.0, 0.5))) == "x from 0 to 10, y from -1 to 0.5"
 
 

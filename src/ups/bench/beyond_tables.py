@@ -14,13 +14,13 @@ import numpy as np
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups.bench.cells import (
     by_newest_recipe,
-    chosen,
     circumstances,
     command_of,
     markdown,
     older,
     ratio_of,
     ratio_with_caveats,
+    runs_shown,
     score_cell,
     scores_of,
     splits_of,
@@ -151,7 +151,7 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     lines: list[tuple[str, ...]] = []
     for row in rows.values():
         of = [e for e in entries if e.kind == "precision"]
-        runs = {p: chosen([e for e in of if e.precision == p], row, "precision") for p in get_args(Precision)}
+        runs = {p: runs_shown([e for e in of if e.precision == p], row, "precision") for p in get_args(Precision)}
         for precision, known in runs.items():
             if known:
                 plain = [entry for entry in runs["fp32"] if entry.minutes == known[0].minutes]

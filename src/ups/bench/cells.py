@@ -14,7 +14,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def chosen(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
+def runs_shown(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
     """The runs of a row that tables show, of at least so many minutes, by seed. They are by the recipe and on the
     hardware of the newest; of several budgets that with the most seeds, then the longest; of each seed the newest run.
     The program may have changed between them, as it will have for whoever repeats one. Nothing is picked by its error:
@@ -118,7 +118,7 @@ def table_of(
     around each line; or how to measure it."""
     lines: list[tuple[str, ...]] = []
     for row in (row for row in rows.values() if asks(row)):
-        name, runs = f"`{row.name}`", chosen(entries, row, "beyond")
+        name, runs = f"`{row.name}`", runs_shown(entries, row, "beyond")
         lines += [(name, *line, command_of(row, runs)) for line in (lines_of(row, runs) if runs else ())]
         if not runs:
             blank = ["–"] * (len(header) - 3)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ups.bench.cells import by_newest_recipe, chosen, mean_of, older, score_cell, scores_of, table_of
+from ups.bench.cells import by_newest_recipe, mean_of, older, runs_shown, score_cell, scores_of, table_of
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
 from ups.physics import EQUATIONS
@@ -117,7 +117,7 @@ def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Seque
     """What the table says of each simulator for many, in a sentence."""
     lines = []
     for row in (row for row in beyond.values() if row.config.evaluation.apart):
-        if runs := chosen(entries, row, "beyond"):
+        if runs := runs_shown(entries, row, "beyond"):
             parts, spent = parts_of(rows, row, runs, entries), runs[0].predictors["ups"]
             judged = [part for part in parts if part.scores]
             good = sum(part.best is not None and mean_of(part.scores) <= part.best for part in judged)
@@ -169,10 +169,10 @@ def alone(
     rows: Mapping[str, Row], entries: Sequence[Entry], solved: Equation, minutes: float
 ) -> tuple[str, list[Entry]]:
     """The name of the row of the table with this equation, and of its runs by the newest recipe those of about so
-    many minutes; the newest where it was not drawn."""
+    many minutes; where it was not drawn, those that the table shows."""
     for row in rows.values():
         if [own for _, _, own in sets_of(row)] == [solved]:
             known = by_newest_recipe([e for e in entries if (e.row, e.kind) == (row.name, "full")])
             apart = {e.run: abs(math.log(e.minutes / minutes)) if minutes else 0.0 for e in known}
-            return row.name, chosen([e for e in known if apart[e.run] <= min(apart.values())], row)
+            return row.name, runs_shown([e for e in known if apart[e.run] <= min(apart.values())], row)
     return "", []

@@ -10,7 +10,7 @@ from typing import Any
 
 from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
-from ups.bench.cells import chosen, circumstances, command_of, commits, markdown, older, score_cell
+from ups.bench.cells import circumstances, command_of, commits, markdown, older, runs_shown, score_cell
 from ups.bench.rows import PUBLISHED, ROWS, Published, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
@@ -91,7 +91,7 @@ def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
 
 def shown(entries: Sequence[ledger.Entry], row: Row) -> list[ledger.Entry]:
     """The chosen runs of a row of at least half its config's minutes; what less time buys is another table's."""
-    return chosen(entries, row, minutes=row.minutes / 2)
+    return runs_shown(entries, row, minutes=row.minutes / 2)
 
 
 def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
@@ -130,7 +130,7 @@ def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[
 
 
 def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
-    """The rows with an FNO of as many parameters, trained by the same command for as long: the newest of each."""
+    """The rows with an FNO of as many parameters, trained by the same command for as long."""
     lines = []
     for row, runs in _with_fno(rows, entries):
         cells = (score_cell(_scores(runs, "ups")), score_cell(_scores(runs, "fno")), f"{_over_fno(runs):.2f}")

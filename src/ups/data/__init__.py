@@ -7,13 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ups.data.folders import files_in, open_folder
-from ups.data.joined import Joined, note_unused, renamed, same_task, with_params_of
+from ups.data.joined import Joined, renamed, same_task, with_params_of
 from ups.data.nan_mask import MASK, masked
 from ups.data.readers import READERS
-from ups.data.source import Defined, Reader, Source, blocks, check_path
+from ups.data.source import Reader, Source, blocks, check_path
 from ups.data.strangers import is_run, stranger
+from ups.data.views import Defined
 from ups.definition import Definition
-from ups.types import DataError, TaskSpec
+from ups.types import ARRAYS, ConfigError, DataError, TaskSpec
 
 MOST_AXES = 3  # of space
 
@@ -57,11 +58,15 @@ def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec
             f"{source.path}: has {source.task.ndim} axes of space, and at most {MOST_AXES} are simulated; let one of "
             "them be channels, or samples."
         )
+    if definition.ignore and source.task.storage.kind != ARRAYS:
+        raise ConfigError(
+            f"{source.path}: its format says what is in it, and nothing of that can be ignored; take `ignore` out of "
+            "the task."
+        )
     if source.nan_is_mask and definition.mask not in source.task.given:
         source = masked(source, wanted=definition.mask == MASK)
     spec = definition.applied(source.task, tasks, str(source.path))
     source = with_params_of(source, spec)
-    note_unused(source, definition)
     if spec == source.task and not definition.parameters:
         return source
     return Defined(source, spec, definition.parameters, definition.bounds, definition.periodic is not None)

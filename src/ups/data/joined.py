@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ups.data.source import Facts, Source, View
+from ups.data.source import AS_PARAMETER, UNUSED, Facts, Source, View
 from ups.data.units import units_of_all
-from ups.definition import Definition
 from ups.types import Array, DataError, Domain, Param, Params, TaskSpec, Trajectory, counted, few
 
 # Names of numbers that tell runs apart, and are no parameters of what is simulated.
@@ -20,8 +19,6 @@ LABELS = re.compile(
     r"(^|_)(seed|id|uuid|timestamp)$|^(created|index|number|((run|case|sample|simulation|trajectory)(_?(index|number))?))$",
     re.IGNORECASE,
 )
-UNUSED = "numbers among the attributes are not used"
-WAY = "`datasets: {{{0}: {0}}}` in the task makes {0} a parameter"
 SIZE = re.compile(r"\(\d+(?: [×x] \d+)*\)")  # of an array, as notes say it
 
 
@@ -67,8 +64,13 @@ def _differing(sources: Sequence[Source]) -> list[str]:
 
 def renamed(source: Source, task: TaskSpec) -> Source:
     """The same source as one of `task`, whose parameters may be among the numbers that it offers."""
-    source = with_params_of(source, task)
-    return source if source.task == task else View(source, task=task)
+    whole = with_params_of(source, task)
+    if whole is not source:
+        names = [name for name in source.offered if name not in whole.offered]
+        what = "is a parameter" if len(names) == 1 else "are parameters"
+        way = f"`ignore: [{names[0]}]` in the task leaves {'it' if len(names) == 1 else names[0]} out"
+        whole.notes = (*whole.notes, f"of the numbers among the attributes {few(names)} {what}; {way}")
+    return whole if whole.task == task else View(whole, task=task)
 
 
 def with_params_of(source: Source, task: TaskSpec) -> Source:
@@ -90,14 +92,6 @@ class _Told(View):
         return {**self.source.params_of(index), **self._told}
 
 
-def note_unused(source: Source, definition: Definition) -> None:
-    """Add a note on the numbers that a source offers and nobody asks for."""
-    names = [name for name in source.offered if name not in definition.parameters]
-    if names:
-        note = f"{UNUSED} ({few(names)}), for they do not differ between files; {WAY.format(names[0])}"
-        source.notes = (*source.notes, note)
-
-
 class Joined(Source):
     """Several sources of one task, one after the other; their grids, times and parameters may differ.
 
@@ -114,11 +108,7 @@ class Joined(Source):
         labels = [_label(path, part.path) for part in parts]
         notes, problems = ([*_remarks(parts, labels, kind)] for kind in ("notes", "problems"))
         everywhere = {k: v for k, v in parts[0].offered.items() if all(part.offered.get(k) == v for part in parts)}
-        notes += [
-            f"{UNUSED} ({name}), for it is not in all files, or numbers the runs; {WAY.format(name)}"
-            for name in dict.fromkeys(name for part in parts for name in part.offered)
-            if name not in everywhere
-        ]
+        notes += _left_over(parts, everywhere)
         stated = [frozenset(part.params_of(0)) for part in parts]
         for name in sorted(frozenset().union(*stated)):
             silent = [
@@ -193,6 +183,20 @@ class Joined(Source):
     def close(self) -> None:
         for part in self.parts:
             part.close()
+
+
+def _left_over(parts: Sequence[Source], everywhere: Mapping[str, float]) -> list[str]:
+    """Notes on the numbers that parts offer, that nobody asks for, and that are not the same in all of them."""
+    names = dict.fromkeys(name for part in parts for name in part.offered if name not in everywhere)
+    missing = [name for name in names if not all(name in part.offered for part in parts)]
+    labels = [name for name in names if name not in missing]
+    notes = [f"{UNUSED} ({few(missing)}), for not all files have {_them(missing)}"] if missing else []
+    reason = f"for {'it tells' if len(labels) == 1 else 'they tell'} runs apart"
+    return notes + ([f"{UNUSED} ({few(labels)}), {reason}; {AS_PARAMETER.format(labels[0])}"] if labels else [])
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _remarks(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from ups.definition import Definition
 from ups.tensors import numbers_of
-from ups.types import Array, ConfigError, DataError, Domain, Params, TaskSpec, Trajectory
+from ups.types import Array, ConfigError, DataError, Domain, Params, TaskSpec, Trajectory, few
 
 UNFINISHED = ".part"
 # Packed numbers may take so many times as many bytes as their file has, beyond an amount that harms nobody: real
@@ -25,6 +25,8 @@ UNFINISHED = ".part"
 PACKED, HARMLESS = 250, 2**30
 ID_BYTES = 100  # of a sample's id in memory
 BLOCK_BYTES = 64 * 2**20
+UNUSED = "numbers among the attributes are not used"
+AS_PARAMETER = "`datasets: {{{0}: {0}}}` in the task makes {0} a parameter"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,15 @@ class Source(AbstractContextManager["Source"], ABC):
         self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
         self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
         self.units, self.offered = facts.units, facts.offered
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, with one on the numbers that are offered and that nobody has asked for. It is the last word of all
+        files of a task together: alone, each has such numbers."""
+        names = list(self.offered)
+        reason = "for they do not differ between files" if len(names) > 1 else "for it does not differ between files"
+        unused = [f"{UNUSED} ({few(names)}), {reason}; {AS_PARAMETER.format(names[0])}"] if names else []
+        return (*self.notes, *unused)
 
     @abstractmethod
     def _values(self, index: int, frames: slice) -> Array:
@@ -236,40 +247,6 @@ class _Assuming(View):
 
     def params_of(self, index: int) -> Params:
         return {**self.source.params_of(index), **self._assumed}
-
-
-class Defined(View):
-    """A source of the task that the user defines: its name, laws, box and boundary, and parameters for all samples."""
-
-    def __init__(
-        self, source: Source, task: TaskSpec, params: Params, bounded: Collection[str] = (), walls: bool = False
-    ) -> None:
-        """Of every sample, the ends of the axes `bounded` are the task's; with `walls` so is which axes wrap."""
-        self._bounded, self._walls = frozenset(bounded), walls
-        self._domains: dict[int, tuple[Domain, Domain]] = {}
-        self._assumed = dict(params)
-        self._task = task
-        domain = self._own(source.domain)
-        super().__init__(source, task=task, params={**source.params, **params}, domain=domain)
-
-    def _own(self, domain: Domain) -> Domain:
-        if not self._bounded and not self._walls:
-            return domain
-        if id(domain) not in self._domains:
-            task, ends = self._task, zip(self._task.axes, self._task.bounds, domain.bounds, strict=False)
-            bounds = tuple(stated if axis in self._bounded else stored for axis, stated, stored in ends)
-            own = Domain(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
-            self._domains[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
-        return self._domains[id(domain)][1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_domains": {}}
-
-    def params_of(self, index: int) -> Params:
-        return {**self.source.params_of(index), **self._assumed}
-
-    def domain_of(self, index: int) -> Domain:
-        return self._own(self.source.domain_of(index))
 
 
 @dataclass(frozen=True)

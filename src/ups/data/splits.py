@@ -44,10 +44,8 @@ class Split:
             raise ConfigError(f"there is no split '{name}'; choose train, valid or test.")
         ids: tuple[str, ...] = getattr(self, name)
         if not ids:
-            empty, share = (
-                f"the {name} part of this {self.convention} split is empty",
-                self.fractions[PARTS.index(name)],
-            )
+            empty = f"the {name} part of this {self.convention} split is empty"
+            share = self.fractions[PARTS.index(name)]
             if self.convention == IN_TIME and share > 0:
                 few = f"there are too few frames for a share of {share:g}"
                 raise DataError(f"{empty}: {few}; give longer trajectories, or several of them.")

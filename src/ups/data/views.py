@@ -1,17 +1,18 @@
-"""Other views of a source: each trajectory cut in time, into past and future; some with their mirror images."""
+"""Other views of a source: trajectories cut in time; some with mirror images; of a task as a user defines it."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
 from ups.data.source import Source, View
 from ups.data.splits import PARTS
-from ups.types import Array, Domain, Params
+from ups.types import Array, Domain, Params, TaskSpec
 
 
 class CutInTime(View):
@@ -133,3 +134,37 @@ class Mirrored(View):
     def _inputs_of(self, samples: range) -> Array:
         row, axes = self._place(samples[0])
         return self._moved(self.source.inputs_of(range(row, row + len(samples))), axes, vectors=False)
+
+
+class Defined(View):
+    """A source of the task that the user defines: its name, laws, box and boundary, and parameters for all samples."""
+
+    def __init__(
+        self, source: Source, task: TaskSpec, params: Params, bounded: Collection[str] = (), walls: bool = False
+    ) -> None:
+        """Of every sample, the ends of the axes `bounded` are the task's; with `walls` so is which axes wrap."""
+        self._bounded, self._walls = frozenset(bounded), walls
+        self._domains: dict[int, tuple[Domain, Domain]] = {}
+        self._assumed = dict(params)
+        self._task = task
+        domain = self._own(source.domain)
+        super().__init__(source, task=task, params={**source.params, **params}, domain=domain)
+
+    def _own(self, domain: Domain) -> Domain:
+        if not self._bounded and not self._walls:
+            return domain
+        if id(domain) not in self._domains:
+            task, ends = self._task, zip(self._task.axes, self._task.bounds, domain.bounds, strict=False)
+            bounds = tuple(stated if axis in self._bounded else stored for axis, stated, stored in ends)
+            own = Domain(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
+            self._domains[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
+        return self._domains[id(domain)][1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_domains": {}}
+
+    def params_of(self, index: int) -> Params:
+        return {**self.source.params_of(index), **self._assumed}
+
+    def domain_of(self, index: int) -> Domain:
+        return self._own(self.source.domain_of(index))

@@ -68,6 +68,8 @@ class Data:
         words = {k: v for k, v in self.params.items() if isinstance(v, str)}
         columns = {k: array_of(v, k) for k, v in self.params.items() if k not in words}
         _check_columns(columns)
+        if twice := [name for name in self.params if name in arrays or name in self.inputs]:
+            raise ConfigError(f"{twice[0]} is among the arrays and under params; give it once.")
         _check_axes(self.dims, arrays, dims, definition)
         if not dims:
             definition = replace(definition, dims=tuple(self.dims) or definition.dims or _usual(arrays, definition))

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ups.data import Source, open_source
+from ups.data import Source, open_source, renamed, same_task
 from ups.data.splits import PARTS, parts_of
-from ups.data.units import check_units
 from ups.definition import definition_from, is_file_name
 from ups.jobs.history import Triple, hides, triples
 from ups.jobs.pace import FREE, pace
@@ -24,7 +23,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
-from ups.run.datasets import REMARKS
+from ups.run.datasets import REMARKS, noticed
 from ups.run.doubts import doubts_of
 from ups.tensors import NOT_TOLD, told_apart
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
@@ -157,18 +156,28 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     if not files:
         return [_made(task or "burgers1d")]
     definition = definition_from(task) if task else None
-    per_file, seen = [], []
+    sources = []
     for path in files:
-        with open_source(path, TASKS, definition) as source:
-            here = _outline(source, (str(path),), task)
-            per_file.append(_looked_into(source, here, here.every, here.thin("cpu")) if len(files) == 1 else here)
-            seen.append(source)
-    check_units(seen)
-    every = {here.task.name: here.every for here in _joined(per_file)}
-    for i, path in enumerate(files if len(files) > 1 else ()):  # together they may be many
-        with open_source(path, TASKS, definition) as source:
-            per_file[i] = _looked_into(source, per_file[i], every[source.task.name], per_file[i].thin("cpu"))
+        with open_source(path, TASKS, definition) as source:  # what is read later opens it again
+            sources.append(source)
+    sources = _of_one_task(sources)
+    outlines = []
+    for path, source in zip(files, sources, strict=True):
+        with source:
+            outlines.append(_outline(source, (str(path),), task))
+    every = {here.task.name: here.every for here in _joined(outlines)}  # together they may be many
+    per_file = []
+    for here, source in zip(outlines, sources, strict=True):
+        with source:
+            per_file.append(_looked_into(source, here, every[here.task.name], here.thin("cpu")))
     return _by_task(per_file)
+
+
+def _of_one_task(sources: Sequence[Source]) -> list[Source]:
+    """The same sources, those of one name as of one task, with the parameters of all; DataError where they differ."""
+    names = dict.fromkeys(source.task.name for source in sources)
+    tasks = {name: same_task([source for source in sources if source.task.name == name]) for name in names}
+    return [renamed(source, tasks[source.task.name]) for source in sources]
 
 
 def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
@@ -182,8 +191,8 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
     here = Holding(source.task, *facts, source.task.steady or _all_uneven(source), divided=_divided(source))
     if not files:
         return here
-    problems = [f"PROBLEM: {words}" for words in (*source.problems, *uneven_times(source))]
-    here = replace(here, notes=(*problems, *source.notes[:REMARKS], *doubts_of(source)))
+    uneven = [f"PROBLEM: {words}" for words in uneven_times(source)]
+    here = replace(here, notes=(*uneven, *noticed(source)[:REMARKS], *doubts_of(source)))
     most = 1 if source.task.steady else every_of(max(here.lengths), FRAMES)
     return replace(here, pace=pace(source, most, here.thin("cpu")))
 
@@ -209,13 +218,10 @@ def _blown(source: Source) -> tuple[str, ...]:
 
 
 def _joined(per_file: Iterable[Holding]) -> list[Holding]:
-    """Holdings of one task joined; DataError where their fields differ."""
+    """Holdings of one task joined."""
     tasks: dict[str, Holding] = {}
     for here in per_file:
         name, earlier = here.task.name, tasks.get(here.task.name)
-        if earlier is not None and earlier.task.channels != here.task.channels:
-            names, others = (", ".join(h.task.channels) for h in (here, earlier))
-            raise DataError(f"{here.place}: {name} has the fields {names}, and in {earlier.place} {others}.")
         if earlier is not None:
             uneven, seen, past = earlier.uneven and here.uneven, earlier.seen + here.seen, earlier.past + here.past
             wraps = tuple(axis for axis in earlier.seamless if axis in here.seamless)

@@ -59,7 +59,7 @@ def describe(path: Path, task: Task = None) -> str:
     with open_source(path, TASKS, task) as source:
         holds, broken = laws_in_words(source)
         lines = [*_headline(source), *_values(source), *coefficients(source), *(f"  {law}" for law in holds)]
-        lines += [f"  note: {note}" for note in (*source.notes, *differences(source), *seams(source))]
+        lines += [f"  note: {note}" for note in (*source.all_notes, *differences(source), *seams(source))]
         faults = (*source.problems, *uneven_times(source), *single_cells(source), *lost_digits(source), *broken)
         lines += [f"  PROBLEM: {problem}" for problem in faults]
         lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]

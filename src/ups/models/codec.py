@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ups.models.config import CodecConfig
-from ups.models.decoder import PointDecoder
+from ups.models.decoder import CellDecoder
 from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import Patch, Space, beginning, check_grid, cropped, in_patches, padded, resample, shift_of
 from ups.models.part import Blueprint, NamedAxis, Part
@@ -59,7 +59,7 @@ class Codec(Part):
             check_grid(self.grids[task.name], config.patch[task.ndim - 1], task.name)
         self.statistics = nn.ModuleDict({t.name: Statistics(len(t.channels)) for t in tasks})
         self.encoder = ENCODERS[config.encoder](tasks, config.dim, config.patch, config.halo, config.blocks)
-        self.decoder = PointDecoder(tasks, config.dim, config.patch, config.blocks, config.width, config.heads)
+        self.decoder = CellDecoder(tasks, config.dim, config.patch, config.blocks, config.width, config.heads)
         self.decoder.start_as_inverse_of(self.encoder, tasks)
 
     @classmethod

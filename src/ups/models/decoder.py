@@ -65,7 +65,7 @@ def _outside(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.d
     return torch.as_tensor((beyond & ~np.array(space.periodic)).any(-1), device=device)
 
 
-class PointDecoder(nn.Module):
+class CellDecoder(nn.Module):
     """Tokens `(B, *G, D)` to the normalised values of the cells of their patches, `(B, *G·patch, C)`.
 
     value(x) = Σ_i φ_i(rel) (W_i · token) + V · gelu(attended ⊙ g(rel)), rel being the place of the cell x within its

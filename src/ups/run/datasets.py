@@ -272,18 +272,24 @@ def open_sets(
     """The data sets of a config, one for each task, open until `stack` closes; `say` gets what readers noticed. What
     the run in the folder `data_from` has made is not made again."""
     known = None if data_from is None else RunDir(Path(data_from)).cache("data")
-    entries = []
+    entries: dict[str, DataEntry] = {}
     for name, data in configs.items():
         try:
-            entry = stack.enter_context(opened(data, folder, following, known))
-            entries.append(entry)
-            if data.there:
-                remarks = [*(f"PROBLEM: {problem}" for problem in entry.source.problems), *entry.source.notes]
-                for remark in remarks[:REMARKS]:
-                    say(f"data.{name}: {remark}")
-            if shared := left_out(data, entry.source, entry.split):
-                say(f"data.{name}: {shared}")
+            entries[name] = stack.enter_context(opened(data, folder, following, known))
         except UpsError as error:
             text = str(error)
             raise type(error)(text if text.startswith(("/", "data.")) else f"data.{name}: {text}") from None
-    return joined(entries)
+    sets = joined(list(entries.values()))
+    for name, entry in entries.items():
+        # As one of all of its task: what is a parameter is known of all together.
+        task = next(data.task for data in sets if data.task.name == entry.source.task.name)
+        for remark in noticed(renamed(entry.source, task))[:REMARKS] if entry.config.there else ():
+            say(f"data.{name}: {remark}")
+        if shared := left_out(entry.config, entry.source, entry.split):
+            say(f"data.{name}: {shared}")
+    return sets
+
+
+def noticed(source: Source) -> list[str]:
+    """What a reader noticed, the worst first."""
+    return [*(f"PROBLEM: {problem}" for problem in source.problems), *source.all_notes]

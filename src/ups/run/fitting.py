@@ -19,9 +19,7 @@ from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.config import run_config
 from ups.run.datasets import DataSet, Say, check_axes
-from ups.types import ConfigError, DataError, Params, UpsError, counted
-
-ARRAYS = "arrays"  # the kind of storage of a file that does not say what it holds
+from ups.types import ARRAYS, ConfigError, DataError, Params, UpsError, counted
 
 
 def _nothing(_: str) -> None:
@@ -130,7 +128,9 @@ def _readings(path: Path, trained: Sequence[Definition], opened: ExitStack) -> t
 def _as_trained(path: Path, definition: Definition, opened: ExitStack) -> Reading:
     """A file by the definition of the files of training. What it says itself of parameters and of its box holds."""
     source = opened.enter_context(open_source(path, TASKS, dataclasses.replace(definition, parameters={})))
-    stated = source.params_of(0)
+    # Attributes that the task asks for become parameters where the source is put to the simulator, in `fitting`.
+    attributes = {name: value for name, value in source.offered.items() if name in definition.parameters}
+    stated = {**attributes, **source.params_of(0)}
     remarks = [
         f"{path}: its {name} is {stated[name]}, and the files of training were read with {value}."
         for name, value in definition.parameters.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +26,24 @@ Dims = tuple[str, ...]
 
 
 def renamed(variables: Iterable[Variable], definition: Definition) -> list[Variable]:
-    """The variables under the names that the task has for them; a number among attributes that is asked for, by its
-    place or by its name alone, is a parameter, and one that is called as an array is not what is asked for."""
+    """The variables under the names that the task has for them, without those that it ignores; a number among
+    attributes that is asked for, by its place or by its name alone, is a parameter, and one that is called as an array
+    is not what is asked for."""
     names = {key.strip("/"): name for name, key in definition.datasets.items()}
-    arrays, numbers = ([v for v in variables if (v.kind == ARRAY) is whole] for whole in (True, False))
-    result = [dataclasses.replace(v, name=names.get(v.key.strip("/"), v.name)) for v in arrays]
+    ignored = {key.strip("/") for key in definition.ignore}
+    left = [v for v in variables if not ignored & {v.key.strip("/"), v.name}]
+    arrays, numbers = ([v for v in left if (v.kind == ARRAY) is whole] for whole in (True, False))
     taken = {v.key.strip("/") for v in arrays}
+    parameters: list[Variable] = []
+    others: list[Variable] = []
     for v in numbers:
         key = next((key for key in (v.key.strip("/"), v.name) if key in names and key not in taken), None)
-        result.append(v if key is None else dataclasses.replace(v, name=names[key], kind=PARAMETER))
-    return result
+        if key is None:
+            others.append(v)
+        else:
+            parameters.append(dataclasses.replace(v, name=names[key], kind=PARAMETER))
+    # What is asked for comes first: of two numbers of one name the first is used.
+    return [*(dataclasses.replace(v, name=names.get(v.key.strip("/"), v.name)) for v in arrays), *parameters, *others]
 
 
 def check_named(path: Path, variables: Sequence[Variable], definition: Definition) -> None:
@@ -49,21 +57,6 @@ def check_named(path: Path, variables: Sequence[Variable], definition: Definitio
             raise DataError(
                 f"{path}: has no array '{key}', where the task looks for {name}; it holds {listed(arrays)}."
             )
-
-
-def stated_beside(
-    variables: Sequence[Variable], arrays: Sequence[Variable], taken: Collection[str], remarks: Remarks
-) -> list[Variable]:
-    """The variables that are parameters whatever they are called, with their axes; those in `taken` are arrays."""
-    samples = next((n for v in arrays for name, n in zip(v.dims, v.shape, strict=True) if name == SAMPLE), 1)
-    chosen: dict[str, Variable] = {}
-    for v in (v for v in variables if v.kind == PARAMETER and v.name not in taken):
-        dims = _fit(v.shape, [(SAMPLE,), ()], {SAMPLE: samples}, loose=True)
-        if dims is None:
-            remarks.notes.append(f"array {v.words} is not used: it is neither one value nor one per sample")
-        else:
-            chosen.setdefault(v.name, dataclasses.replace(v, dims=dims))
-    return list(chosen.values())
 
 
 def listed(variables: Sequence[Variable]) -> str:
@@ -97,7 +90,7 @@ def axes_by_definition(
         options = [_without(layout), _without(layout, SAMPLE)] if count != 1 else []
         options += [_without(layout, *gone) for gone in ((CHANNEL,), (CHANNEL, SAMPLE))] if count in (None, 1) else []
         options += [_without(layout), _without(layout, SAMPLE)] if count == 1 else []
-        dims = _fit(variable.shape, options, {**sizes, **({CHANNEL: count} if count else {})})
+        dims = axes_that_fit(variable.shape, options, {**sizes, **({CHANNEL: count} if count else {})})
         if dims is None:
             raise DataError(_misfit(path, variable, definition, count))
         chosen[variable.name] = dataclasses.replace(variable, dims=dims)
@@ -174,11 +167,11 @@ def _beside(
     axis = SPELLINGS.get(name.lower(), name)
     # MATLAB has no vectors: an axis of length 1 means nothing here.
     if axis in layout and axis not in (SAMPLE, CHANNEL) and not spare:
-        return _fit(variable.shape, [(axis,), (*one, axis)] if axis == TIME else [(axis,)], sizes, loose=True)
+        return axes_that_fit(variable.shape, [(axis,), (*one, axis)] if axis == TIME else [(axis,)], sizes, loose=True)
     if name in given:
         options = [_without(layout, TIME, *gone) for gone in ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))]
-        return _fit(variable.shape, options, sizes, loose=True)
-    return _fit(variable.shape, [one, ()], sizes, loose=True)
+        return axes_that_fit(variable.shape, options, sizes, loose=True)
+    return axes_that_fit(variable.shape, [one, ()], sizes, loose=True)
 
 
 def named_inputs(definition: Definition) -> tuple[str, ...]:
@@ -205,7 +198,7 @@ def _no_input(path: Path, variable: Variable, layout: Dims, sizes: Mapping[str, 
     frames = [tuple(name for name in dims if name in layout) for dims in ((SAMPLE, TIME), (TIME,))]
     gone = ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))
     options = [*(_without(layout, *names) for names in gone), *frames]  # on the grid, or the same all over it
-    if sizes.get(TIME, 1) > 1 and _fit(variable.shape, options, sizes, loose=True):
+    if sizes.get(TIME, 1) > 1 and axes_that_fit(variable.shape, options, sizes, loose=True):
         return moving_input(path, variable)
     grid = " × ".join(str(sizes.get(name, "?")) for name in _without(layout, SAMPLE, TIME, CHANNEL))
     return DataError(f"{path}: the input {variable.words} does not lie on the grid of {grid} cells; give it on that.")
@@ -228,7 +221,8 @@ def _doubtful_times(path: Path, variable: Variable, dims: Dims, sizes: Mapping[s
     if not alone or not 1 < sizes.get(SAMPLE, 0) == sizes.get(TIME):
         return []
     ways = f"`datasets: {{time: {variable.key}}}` says the one, `datasets: {{OTHER: {variable.key}}}` the other"
-    if variable.content is not None and not is_uniform(np.ravel(variable.content).astype(np.float64)):
+    numbers = np.ravel(variable.content) if variable.content is not None and variable.is_number else None
+    if numbers is not None and not is_uniform(numbers.astype(np.float64)):
         raise DataError(
             f"{path}: array {variable.words} could be the times or a parameter of each sample, {AS_MANY}; {ways}."
         )
@@ -263,7 +257,9 @@ def _without(layout: Dims, *gone: str) -> Dims:
     return tuple(name for name in layout if name not in gone)
 
 
-def _fit(shape: tuple[int, ...], options: Sequence[Dims], sizes: Mapping[str, int], loose: bool = False) -> Dims | None:
+def axes_that_fit(
+    shape: tuple[int, ...], options: Sequence[Dims], sizes: Mapping[str, int], loose: bool = False
+) -> Dims | None:
     """The first of `options` that a shape has; `loose` ignores axes of length 1."""
     for dims in options:
         if len(dims) == len(shape) and all(sizes.get(name, n) == n for name, n in zip(dims, shape, strict=True)):

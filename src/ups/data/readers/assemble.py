@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.axes import grid, read_words, spacing, times_of
+from ups.data.axes import NO_TIMES, grid, read_words, spacing, times_of
 from ups.data.readers.array_dims import (
     MASK,
     NUMBERS,
@@ -24,13 +24,13 @@ from ups.data.readers.array_dims import (
     moving_input,
     named_inputs,
     renamed,
-    stated_beside,
 )
 from ups.data.readers.arrays import ARRAY, OFFERED, ArraySource, Columns, Store, Variable, naming_fault, plain
+from ups.data.readers.attributes import stated_beside
 from ups.data.source import Facts, Remarks, Source, numbered
 from ups.data.units import stated
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
-from ups.types import Array, DataError, Param, Storage, TaskSpec
+from ups.types import ARRAYS, Array, DataError, Param, Storage, TaskSpec
 
 DT = "dt"
 
@@ -51,11 +51,15 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     """A source over the arrays of a file; `named` says that the file names their axes, otherwise the task does."""
     path, remarks = store.path, Remarks()
     known = renamed(variables, definition)
+    there = {name for v in variables for name in (v.name, v.key.strip("/"))}
+    strange = [name for name in definition.ignore if name.strip("/") not in there]
+    remarks.notes += [f"nothing is called {', '.join(strange)}, which the task ignores"] if strange else []
     check_named(path, known, definition)
     arrays = [v for v in known if v.kind == ARRAY]
     arrays = (axes_by_name if named else axes_by_definition)(path, arrays, definition, remarks)
     parts = _sorted(store, arrays, definition, remarks)
-    parts.params += stated_beside(known, arrays, {v.name for v in parts.params}, remarks)
+    taken = {v.name for v in (*parts.fields, *parts.inputs, *parts.params)}
+    parts.params += stated_beside(known, arrays, taken, remarks)
     space = _space(parts, definition)
     sizes = _sizes(path, [*parts.fields, *parts.inputs, *parts.params, *parts.coordinates.values()])
     shape = tuple(sizes[name] for name in space)
@@ -68,11 +72,14 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     stored |= {name: read_words(name, values, remarks, path) for name, values in words.items()}
     domain, flipped = grid(space, shape, stored, definition.bounds, remarks, path)
     frames, clock = sizes.get(TIME, 1), stored.get(TIME) if TIME in sizes else None
-    offered = {v.name: float(plain(_column(store, v)[0])) for v in known if v.kind == OFFERED and v.name not in params}
+    offered = _offered(store, known, {*params, *taken}, remarks)
     dt: Array | float | None = definition.dt
     if frames > 1:  # a number called dt is the time between frames and no parameter
-        own = params.pop(DT) if DT in params and params[DT].dtype.kind == "f" else offered.pop(DT, None)
+        attribute = offered.pop(DT, None)
+        own = params.pop(DT) if DT in params and params[DT].dtype.kind == "f" else attribute
         dt = spacing(clock, own, definition.dt, remarks)
+        if clock is None and definition.dt is None and attribute is not None and own is attribute:
+            remarks.notes.append(f"{NO_TIMES}; frames are taken to be {attribute:g} apart, as the attribute {DT} says")
     times = times_of(frames, clock, dt, remarks, path)
     first = np.atleast_2d(times)[0]
     spec = TaskSpec(
@@ -84,7 +91,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
         resolution=shape[0],
         end=float(first[-1] - first[0]),
         frames=frames,
-        storage=Storage(kind="arrays", pattern=""),
+        storage=Storage(kind=ARRAYS, pattern=""),
         parameters=tuple(param_of(name, values) for name, values in params.items()),
         inputs=fields_of(parts.input_groups, len(space)),
         steady=frames == 1,
@@ -98,6 +105,17 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     facts = Facts(spec, common, domain, first, ids, *reported, offered)
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
+
+
+def _offered(store: Store, variables: Sequence[Variable], taken: Collection[str], remarks: Remarks) -> dict[str, float]:
+    """The numbers that are parameters where they are asked for, by name; of two of one name the first."""
+    first: dict[str, tuple[Variable, float]] = {}
+    for v in (v for v in variables if v.kind == OFFERED and v.name not in taken):
+        value = float(plain(_column(store, v)[0]))
+        other, held = first.setdefault(v.name, (v, value))
+        if held != value:
+            remarks.notes.append(f"attribute {v.key} is not used: {other.key} is called so too, with another value")
+    return {name: value for name, (_, value) in first.items()}
 
 
 def _units(parts: Parts, definition: Definition, frames: int) -> dict[str, str]:
@@ -184,19 +202,20 @@ def _coordinates(
 
 
 def _numbers_samples(store: Store, v: Variable) -> bool:
-    """Whether an array called like the axis of samples counts them or names them: one whole number after the other, or
-    words that differ. A lone value does where it is called so by a whole word, and a whole number."""
+    """Whether an array called like the axis of samples counts them or names them. By a whole word: whole numbers, or
+    words. By a letter, as parameters are too: one whole number after the other, or words that differ."""
     real = {name for name in v.dims if name}
     if SPELLINGS.get(v.name.lower()) != SAMPLE or not real <= {SAMPLE}:
         return False
     with naming_fault(store.path, v.key):
         values = np.atleast_1d(_content(store, v))
-    if len(values) == 1 and len(v.name) == 1:
+    letter = len(v.name) == 1
+    if letter and len(values) == 1:
         return False
     if not v.is_number:
-        return len(set(values.tolist())) == len(values)
+        return not letter or len(set(values.tolist())) == len(values)
     numbers = values.astype(np.float64)
-    return bool((numbers == np.round(numbers)).all() and (np.diff(numbers) == 1).all())
+    return bool((numbers == np.round(numbers)).all() and (not letter or (np.diff(numbers) == 1).all()))
 
 
 def _choose(

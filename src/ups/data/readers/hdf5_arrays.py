@@ -11,8 +11,8 @@ import numpy as np
 
 from ups.data.hdf5 import Handle, mapped, naming_damage, open_file, values_at
 from ups.data.hdf5_safety import check_data_set
-from ups.data.joined import Joined
-from ups.data.readers.arrays import PARAMETER, Store, Variable, Where, is_small
+from ups.data.joined import LABELS, Joined
+from ups.data.readers.arrays import OFFERED, PARAMETER, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.readers.attributes import number, numbers_of, offered
 from ups.data.readers.hdf5_groups import each_a_trajectory, grouped, slashes
@@ -92,7 +92,8 @@ def _numbers(
     nodes: Sequence[tuple[str, Any]], groups: Collection[str]
 ) -> tuple[dict[str, list[Variable]], list[Variable]]:
     """The numbers among the attributes of groups: of each one that is a trajectory, and of those in it, its parameters,
-    whatever they are called; of the file itself and all other groups, what may be parameters of all."""
+    but for those that tell trajectories apart; of the file itself and all other groups, what may be parameters of all.
+    """
     own: dict[str, list[Variable]] = {name: [] for name in groups}
     common: list[Variable] = []
     for key, node in ((key, node) for key, node in nodes if isinstance(node, h5py.Group)):
@@ -102,7 +103,9 @@ def _numbers(
             common += offered(held, key)
             continue
         inside = key[len(above) + 1 :]
-        own[above] += [number(name, value, inside, PARAMETER) for name, value in held.items()]
+        own[above] += [
+            number(name, value, inside, OFFERED if LABELS.search(name) else PARAMETER) for name, value in held.items()
+        ]
     return own, common
 
 

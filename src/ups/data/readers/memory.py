@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.readers.array_dims import AS_MANY
-from ups.data.readers.arrays import PARAMETER, Store, Variable, Where
+from ups.data.readers.arrays import PARAMETER, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Source
 from ups.definition import Definition
@@ -38,12 +37,12 @@ def open_memory(
     """A source over arrays; `dims` names the axes of each, where they are known, otherwise the definition does.
     `params` are parameters, whatever they are called: one value, or one per sample."""
     held = {name: array_of(value, name) for name, value in arrays.items()}
-    variables = [Variable(name, name, a.shape, a.dtype, tuple(dims.get(name, ()))) for name, a in held.items()]
+    variables = [
+        Variable(name, name, a.shape, a.dtype, tuple(dims.get(name, ())), content=a if is_small(a.shape) else None)
+        for name, a in held.items()
+    ]
     variables += [Variable(k, k, v.shape, v.dtype, content=v, kind=PARAMETER) for k, v in (params or {}).items()]
-    source = open_arrays(MemoryStore(held), variables, definition, named=bool(dims))
-    # Who hands over a parameter says what it is.
-    source.notes = tuple(note for note in source.notes if AS_MANY not in note)
-    return source
+    return open_arrays(MemoryStore(held), variables, definition, named=bool(dims))
 
 
 def array_of(value: Any, name: str) -> Array:

@@ -233,6 +233,12 @@ def make_folder(folder: Path) -> None:
         sync(path.parent)
 
 
+def no_room(need: int, free: int) -> OSError:
+    """The error of a disk on which there is less room than needed."""
+    words = f"it needs {data_size(need)} and the disk has {data_size(free)} free, {data_size(need - free)} too few"
+    return OSError(errno.ENOSPC, words)
+
+
 def copy(path: Path, folder: Path) -> Path:
     """A checkpoint again in another folder, read back and verified there; OSError or DamageError if that cannot be."""
     final, size = folder / path.name, sum(size for size, *_ in stamp(path).values())
@@ -242,7 +248,7 @@ def copy(path: Path, folder: Path) -> Path:
         return final
     free = shutil.disk_usage(folder).free
     if free < size:
-        raise OSError(errno.ENOSPC, f"it needs {data_size(size)} and the disk has {data_size(free)} free")
+        raise no_room(size, free)
     beside = folder / f"{path.name}.tmp-{uuid.uuid4().hex}"
     try:
         beside.mkdir()

@@ -193,7 +193,7 @@ class Vault:
         """
         free = shutil.disk_usage(beside).free
         if free < need:
-            raise OSError(errno.ENOSPC, f"it needs {data_size(need)} and the disk has {data_size(free)} free")
+            raise manifest.no_room(need, free)
         if free < 2 * need and not self._warned and self.rank == 0:
             self._warned = True
             self._notes.append(
