@@ -10,6 +10,15 @@ import numpy as np
 from ups.types import Array, DataError
 
 
+def unmasked(values: Any) -> Any:
+    """A masked array of numpy as a plain one, with NaN where it is masked; anything else as it is."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if values.dtype.kind not in "fc":
+        values = values.astype(np.float64) if np.ma.getmaskarray(values).any() else values
+    return values.filled(np.nan) if values.dtype.kind in "fc" else values.data
+
+
 def nearest(mask: Array) -> tuple[Array, ...]:
     """For every cell of `mask (*S,)` the index of the nearest one that counts, an array `(*S,)` for each axis."""
     mask = np.asarray(mask, bool)

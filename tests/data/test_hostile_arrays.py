@@ -9,6 +9,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -97,6 +98,25 @@ def test_a_matlab_file_of_too_many_numbers_is_refused(tmp_path: Path, monkeypatc
     assert (tmp_path / "a.mat").stat().st_size < 10_000
     monkeypatch.setattr("ups.data.source.HARMLESS", 2**20)
     refused(tmp_path / "a.mat", "GB of numbers in a file of")
+
+
+def test_complex_numbers_are_refused_in_every_version_of_matlab(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    values = np.random.default_rng(0).random((3, 4, 8)) * 1j
+    savemat(tmp_path / "a.mat", {"u": values})
+    record = np.zeros((8, 4, 3), [("real", "f8"), ("imag", "f8")])
+    with h5py.File(tmp_path / "b.mat", "w", userblock_size=512) as file:
+        file["u"] = record
+        file["u"].attrs["MATLAB_class"] = np.bytes_("double")
+    with (tmp_path / "b.mat").open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM")
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file["u"] = record.T
+    for name in ("a.mat", "b.mat", "c.h5"):
+        task = Definition("flow", dims=("sample", "time", "x"), fields={"u": ("u",)})
+        with pytest.raises(DataError, match=r"u \(3 × 4 × 8\) is complex; write its real and imaginary part"):
+            open_source(tmp_path / name, TASKS, task).read(0)
 
 
 def test_folders_that_link_back_are_walked_once(tmp_path: Path) -> None:

@@ -283,3 +283,15 @@ def test_a_number_that_is_a_parameter_of_one_file_is_taken_from_the_attributes_o
             assert {source.ids[i]: source.params_of(i)["nu"] for i in range(2)} == {"a/000000": 0.5, "b/000000": 0.25}
             assert not source.problems
             assert not any("not used" in note for note in source.all_notes)
+
+
+def test_a_parameter_that_the_task_replaces_is_said_and_a_problem_where_samples_then_look_alike(tmp_path: Path) -> None:
+    given = Definition(**{**vars(MANY), "parameters": {"k": 3.0}})
+    with opened(tmp_path, given, u=U, t=T, k=np.arange(4.0)) as source:
+        (problem,) = source.problems
+        assert problem.startswith("k has 4 values in the files and is 3.0 in the task, so that samples look alike")
+    with opened(tmp_path, given, u=U, t=T, k=2.0) as source:
+        assert (source.problems, source.params_of(0)) == ((), {"k": 3.0})
+        assert "k is 3.0, as the task says, and 2.0 in the files" in source.notes
+    with opened(tmp_path, given, u=U, t=T, k=3.0) as source:
+        assert not any("task says" in note for note in source.notes)

@@ -114,3 +114,10 @@ def test_a_constant_field_fails_nothing_while_it_stays_about_what_it_is() -> Non
     assert verdict(fields, {"u": 0.01, "c": 1e-8}, still) == "learnt"
     assert verdict(fields, {"u": 0.01, "c": 1e-3}, {**still, "c": 1e-9}) == "learnt"
     assert verdict(fields, {"u": 0.01, "c": 0.2}, still) == "learnt, but not c: no better than persistence"
+
+
+def test_where_nothing_changes_nothing_is_learnt() -> None:
+    assert (
+        verdict({"c": np.zeros_like(WAVES)}, {"c": 0.0}, {"c": 0.0}) == "NOT LEARNT: nothing changes in what is judged"
+    )
+    assert verdict({"u": WAVES}, {"u": 0.01}, {"u": 0.5}) == "learnt"

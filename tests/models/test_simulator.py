@@ -217,11 +217,33 @@ def test_states_far_from_all_that_training_saw_warn_and_cells_that_do_not_count_
     given, mask = torch.full((1, 1, 32, 1), 6.0), torch.ones(1, 32, dtype=torch.bool)
     given[0, 0, 3], mask[0, 3] = 1e9, False
     statistics = sim.codec.statistics_of(spec)
-    assert strange(given, statistics, spec, mask) == []
-    assert len(strange(given, statistics, spec)) == 1
+    assert strange(given, statistics, spec.channels, spec.name, mask) == []
+    assert len(strange(given, statistics, spec.channels, spec.name)) == 1
     given[0, 0, 3], mask[0, 1:] = torch.nan, False
     given[0, 0, 0] = 105.0
-    assert "u is 50 deviations" in strange(given, statistics, spec, mask)[0], "over the one cell that counts"
+    assert "u is 50 deviations" in strange(given, statistics, spec.channels, spec.name, mask)[0], (
+        "over the one cell that counts"
+    )
+
+
+def test_inputs_unlike_those_of_training_warn_where_they_are_constant_and_where_they_vary() -> None:
+    sim = darcy()
+    sim.operator.fit_inputs("darcy2d", torch.tensor([0.5]), torch.tensor([0.1]))
+    usual = np.full((16, 16), 0.6, "f4")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sim.solve(usual)
+    name = sim.codec.task("darcy2d").given[0]
+    with pytest.warns(
+        UserWarning, match=rf"darcy2d: {name} is 1e\+03 deviations away .*; the answer is a guess"
+    ) as said:
+        sim.solve(100.5 + 0 * usual)
+    assert [Path(warning.filename).name for warning in said] == ["test_simulator.py"]
+    sim.operator.fit_inputs("darcy2d", torch.tensor([9.75]), torch.tensor([0.0]))
+    with pytest.warns(UserWarning, match=rf"{name} was 9.75 everywhere in training, and nothing is known of other"):
+        sim.solve(usual)
+    with pytest.raises(ConfigError, match="the input of darcy2d is a dict; give one array"):
+        sim.solve({name: usual})
 
 
 def test_a_rollout_that_is_not_finite_warns_once_with_its_first_step_and_how_many_samples(

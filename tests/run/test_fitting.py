@@ -301,3 +301,12 @@ def test_nothing_that_was_opened_to_choose_a_reading_stays_open(
         opened(simulator, path)
     assert len(made) == 3, "by one definition, and by both"
     assert {id(each) for each in made} == {*closed}
+
+
+def test_a_saved_simulator_keeps_the_order_of_fields_by_which_files_are_read(tmp_path: Path) -> None:
+    task = Definition("sir", dims=("sample", "time", "x"), fields={"S": ("S",), "I": ("I",), "R": ("R",)})
+    np.savez(tmp_path / "a.npz", S=U, I=2 * U, R=3 * U)
+    saved = trained(tmp_path / "a.npz", task).save(tmp_path / "simulator.safetensors")
+    source, said = opened(Simulator.load(saved), tmp_path / "a.npz")
+    assert (source.task.channels, said) == (("S", "I", "R"), [])
+    assert np.array_equal(source[1].values[..., 2], 3 * U[1])

@@ -21,6 +21,7 @@ from ups.data.write_well import write_data_set
 from ups.engine.preemption import Preempted
 from ups.eval.results import Cost
 from ups.eval.rollout import evaluate, protocol
+from ups.jobs.fit import fit
 from ups.jobs.inspect import record_split
 from ups.jobs.predict import rollout
 from ups.models import CodecConfig, OperatorConfig, build
@@ -416,7 +417,7 @@ def test_a_split_that_tears_a_simulation_is_said_before_training_and_in_the_repo
     tests = [i for i in torn_there if parts[i] == "test"]
     assert warning.startswith(f"wavelets: {len(tests)} of 2 trajectories for testing {ends}")
     assert f"such as seg{tests[0]:02}/" in warning
-    assert on == "on trajectories partly SEEN IN TRAINING"
+    assert on == "on trajectories SEEN IN TRAINING in part or whole"
     in_order = {"files": {"train": files[:16], "valid": files[16:18], "test": files[18:]}}
     (later,) = sets_of(config(tmp_path, {"w": {"split": in_order, "task": task}}), tmp_path)
     assert leaks(later) == [], "the future of what is trained on is a test"
@@ -453,7 +454,7 @@ def test_copies_of_what_is_trained_on_are_no_test_and_said_before_training_and_i
     assert words.startswith(f"wavelets: {what}, and NOT unseen;"), words
     assert leaks(data, ("valid",)) == []
     on, (warning,) = seen_before(settings, [data], "test", SCREEN.following)
-    assert (on, warning) == ("on trajectories partly SEEN IN TRAINING", words)
+    assert (on, warning) == ("on trajectories SEEN IN TRAINING in part or whole", words)
 
 
 def test_files_that_came_since_make_it_unknown_what_an_earlier_simulator_was_trained_on(tmp_path: Path) -> None:
@@ -721,3 +722,43 @@ def test_one_frame_is_continued_of_a_task_that_looks_back_on_no_more(tmp_path: P
     if frames < 3:
         with pytest.raises(DataError, match="and 3 are needed"):
             rollout(saved, tmp_path / "1D_Advection_Sols_beta0.4.hdf5", 4, tmp_path / "no.h5", 2, None)
+
+
+def test_keys_of_data_that_are_made_are_said_to_be_of_no_use_beside_a_file(tmp_path: Path) -> None:
+    file = npz(tmp_path / "a.npz", np.linspace(-1, 1, 24))
+    entry = {"file": str(file), "task": WAVES, "samples": 3, "resolution": 8, "seed": 5}
+    said: list[str] = []
+    with ExitStack() as stack:
+        (data,) = open_sets(config(tmp_path, {"w": entry}).data, tmp_path, SCREEN.following, stack, said.append)
+        assert len(data.first.source) == 24
+    assert "data.w: samples and resolution say how data are made, and its files are there: not used." in said
+
+
+def test_masked_arrays_are_read_with_nothing_where_they_are_masked() -> None:
+    values, hole = waves(16, 8, np.linspace(-1, 1, 6)), np.zeros((6, 8, 16), bool)
+    hole[..., 3:5] = True
+    for masked in (np.ma.masked_array(values, hole), np.ma.masked_array((values * 100).astype(int), hole)):
+        source = ups.Data(masked, ["sample", "time", "x"]).source()
+        assert source.task.given == ("mask",)
+        assert (source.inputs(2)[:, 0] == ~hole[0, 0]).all()
+    plain = ups.Data(np.ma.masked_array(values, False), ["sample", "time", "x"]).source()
+    assert plain.task.given == ()
+
+
+def test_what_is_no_number_of_minutes_and_no_path_is_one_sentence() -> None:
+    for minutes in ("5 min", True, None):
+        with pytest.raises(ConfigError, match=r"minutes is .*, but must be a number"):
+            ups.fit(SHORT, minutes=minutes)  # type: ignore[arg-type]
+    for path in (None, 5):
+        with pytest.raises(ConfigError, match="is loaded from the path of its run or file, not from"):
+            ups.load(path)  # type: ignore[arg-type]
+
+
+def test_fields_that_float32_cannot_hold_are_said_before_training(tmp_path: Path) -> None:
+    said: list[str] = []
+    screen = dataclasses.replace(SCREEN, say=said.append)
+    data = {name: ups.Data(SHORT * 1e-300, task=name) for name in ("a", "b")}
+    (tmp_path / "x").mkdir()
+    with pytest.raises(ConfigError, match="is there already"):
+        fit(data, 1.0, "x", tmp_path, "cpu", {}, screen)
+    assert any(sentence.startswith("PROBLEM: a: values is") and "smaller unit" in sentence for sentence in said)

@@ -115,7 +115,7 @@ def test_trajectories_that_an_earlier_simulator_was_trained_on_are_not_called_un
     on, (words,), ids = said(first, file=str(made), reduce={"time": 20}, seed=5)
     twice = ids - said(first)[2]
     assert twice
-    assert on == "on trajectories partly SEEN IN TRAINING"
+    assert on == "on trajectories SEEN IN TRAINING in part or whole"
     assert words.startswith(
         f"advection1d: {len(twice)} of {len(ids)} trajectories were trained or validated on by {first}"
     )
@@ -126,7 +126,7 @@ def test_trajectories_that_an_earlier_simulator_was_trained_on_are_not_called_un
         del file["tensor"], file["t-coordinate"]
         file["tensor"], file["t-coordinate"] = values, times
     on, (cut_words,), _ = said(first, file=str(cut), reduce={"time": 20}, seed=5)
-    assert on == "on trajectories partly SEEN IN TRAINING"
+    assert on == "on trajectories SEEN IN TRAINING in part or whole"
     assert cut_words.startswith(f"advection1d: {len(twice)} of {len(ids)} trajectories begin or end with the first or")
     (second := home / "second").mkdir()
     (second / "config.yaml").write_text(dump(settings(home, FIRST, start_from=str(first))))

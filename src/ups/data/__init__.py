@@ -67,9 +67,21 @@ def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec
         source = masked(source, wanted=definition.mask == MASK)
     spec = definition.applied(source.task, tasks, str(source.path))
     source = with_params_of(source, spec)
+    _note_replaced(source, definition)
     if spec == source.task and not definition.parameters:
         return source
     return Defined(source, spec, definition.parameters, definition.bounds, definition.periodic is not None)
+
+
+def _note_replaced(source: Source, definition: Definition) -> None:
+    """Say which parameters of a source the task replaces: a note, or a problem where those of samples differ."""
+    for name, value in definition.parameters.items():
+        own = dict.fromkeys(source.params_of(i).get(name, value) for i in range(len(source)))
+        if len(own) > 1:
+            why = f"{name} has {len(own)} values in the files and is {value} in the task, so that samples look alike"
+            source.problems = (*source.problems, f"{why}; take it out of the task's parameters")
+        elif own and next(iter(own)) != value:
+            source.notes = (*source.notes, f"{name} is {value}, as the task says, and {next(iter(own))} in the files")
 
 
 def _opened(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:

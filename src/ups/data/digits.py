@@ -10,7 +10,7 @@ import numpy as np
 from ups.types import Array
 
 FEWEST = 128  # steps of float32 that a field should vary by
-MOST = float(np.finfo(np.float32).max)
+LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 @dataclass
@@ -41,7 +41,12 @@ class Digits:
         problems = []
         for name, low, high in zip(self.channels, self.low, self.high, strict=True):
             size, width = max(abs(low), abs(high)), high - low
-            if size <= MOST and 0 < width < FEWEST * np.spacing(np.float32(size)):
+            if 0 < size < LEAST:
+                problems.append(
+                    f"{name} is {size:.2g} at most, which float32, in which all is read, cannot hold; give it in a "
+                    "smaller unit"
+                )
+            elif size <= MOST and 0 < width < FEWEST * np.spacing(np.float32(size)):
                 problems.append(
                     f"{name} varies by {width:.2g} about {low:.4g}, which float32, in which all is read, can hardly "
                     f"tell apart; take {low:.4g} away from it"

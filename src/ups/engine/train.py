@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -96,7 +97,7 @@ class TrainConfig:
         limits = {
             "steps": (self.steps is None or self.steps >= 0, "at least 0"),
             "seconds": (self.seconds is None or self.seconds > 0, "above 0"),
-            "lr": (self.lr > 0, "above 0"),
+            "lr": (0 < self.lr < math.inf, "above 0 and finite"),
             "weight_decay": (self.weight_decay >= 0, "at least 0"),
             "betas": (all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1"),
             "warmup": (0 <= self.warmup < 1, "from 0 to below 1"),

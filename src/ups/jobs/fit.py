@@ -28,6 +28,7 @@ from ups.models import OperatorConfig, Simulator
 from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen, open_sets
+from ups.run.doubts import lost_digits
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
 from ups.rundir import RunDir
@@ -271,6 +272,8 @@ def fit(
     size of the network; every frame and cell is kept.
     """
     began = time.perf_counter()
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float | np.number):
+        raise ConfigError(f"minutes is {minutes!r}, but must be a number.")
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
     place, settings = {"name": name, "out": str(out), "device": device}, _single(settings)
@@ -291,8 +294,9 @@ def fit(
         sources = [stack.enter_context(each.source()) for each in _given(data)]
         places = _places(sources, out / f"{name}-data")
         for source in sources:
-            for note in source.notes:
-                screen.say(f"note: {source.task.name}: {note}" if len(sources) > 1 else f"note: {note}")
+            problems = [f"PROBLEM: {problem}" for problem in lost_digits(source)]
+            for words in (*problems, *(f"note: {note}" for note in source.notes)):
+                screen.say(words.replace(": ", f": {source.task.name}: ", 1) if len(sources) > 1 else words)
         # Before anything is written.
         splits = [_split(source) for source in sources]
         config = config_of({f"data.{task}.file": str(path) for task, path in places.items()}, sources)

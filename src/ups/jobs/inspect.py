@@ -229,7 +229,10 @@ def _values(source: Source) -> list[str]:
     rows = []
     for sample in close_ups(source):
         v = sample.values.reshape(-1, len(source.task.channels)).astype(np.float64)
-        v = v[np.isfinite(v).all(axis=1)] if source.task.mask else v
+        if source.task.mask:
+            counts = sample.inputs[..., source.task.given.index(source.task.mask)].ravel() > 0.5
+            v = v.reshape(-1, len(counts), v.shape[-1])[:, counts].reshape(-1, v.shape[-1])
+            v = v[np.isfinite(v).all(axis=1)]
         if len(v):
             rows.append(np.stack([v.min(0), v.max(0), v.mean(0), v.var(0)]))
     if not rows:

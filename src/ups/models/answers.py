@@ -19,7 +19,7 @@ from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import cells_at, seen_from
-from ups.models.questions import GUESS, START, outside, places_of, strange, warn_lost, window_of
+from ups.models.questions import GUESS, START, outside, places_of, strange, strange_inputs, warn_lost, window_of
 from ups.models.search import Search, check_search, searched
 from ups.models.solving import (
     Solution,
@@ -75,10 +75,18 @@ class Answers(nn.Module):
         return outside(params, dt, self.ranges()[spec.name], spec)
 
     def strange(self, window: Window) -> list[str]:
-        """A sentence for each field whose given frames are unlike all that training saw."""
-        if window.task.steady:  # nothing is given but what drives it
-            return []
-        return strange(window.context, self.codec.statistics_of(window.task), window.task, window.mask)
+        """A sentence for each field whose given frames are unlike all that training saw, and for each such input."""
+        return self._strange(window.context, window.inputs, window.task, window.mask)
+
+    def _strange(
+        self, frames: Tensor, inputs: Tensor, task: TaskSpec, mask: Tensor | None = None, guess: str = GUESS
+    ) -> list[str]:
+        sentences: list[str] = []
+        if not task.steady:  # there, nothing is given but what drives it
+            sentences += strange(frames, self.codec.statistics_of(task), task.channels, task.name, mask)
+        if task.inputs:
+            sentences += strange_inputs(inputs, self.operator.inputs.statistics_of(task.name), task, guess)
+        return sentences
 
     def rollout(
         self,
@@ -125,7 +133,7 @@ class Answers(nn.Module):
             )
         state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
         given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
-        for sentence in strange(given[0], self.codec.statistics_of(spec), spec):
+        for sentence in self._strange(*given, spec):
             warnings.warn(sentence, stacklevel=2)
         window, each = window_of(*given, steps, params, dt, periodic, spec, self.ranges()[spec.name])
         times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
@@ -188,6 +196,8 @@ class Answers(nn.Module):
         """What a user gives to be solved, and the window of it."""
         spec = self._asked_task(task)
         driven, given = asked_to_solve(inputs, spec, self.dt.device)
+        for sentence in self._strange(*given, spec, guess=guess):
+            warnings.warn(sentence, stacklevel=3)
         return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name], guess)[0]
 
     def _answer(

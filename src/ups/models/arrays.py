@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.masks import fill
+from ups.masks import fill, unmasked
 from ups.models.labels import Labels, is_labelled, unlabelled
 from ups.types import Array, ConfigError, TaskSpec, counted
 
@@ -20,7 +21,7 @@ FEWEST = 4
 def tensor_of(given: Any, name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
     """Real numbers of any kind of array as a tensor; `name` is what a sentence calls them."""
     try:
-        values = given if isinstance(given, Tensor) else _plain(np.asarray(getattr(given, "values", given)))
+        values = given if isinstance(given, Tensor) else _plain(np.asarray(unmasked(getattr(given, "values", given))))
         raw = torch.as_tensor(values)
         if raw.layout != torch.strided or raw.is_meta:
             raise TypeError
@@ -32,7 +33,8 @@ def tensor_of(given: Any, name: str, device: torch.device | str = "cpu", dtype: 
 
 
 def _plain(array: Array) -> Array:
-    """The same numbers in the byte order of this machine, and in memory that torch can read and would write to."""
+    """The same numbers in the byte order of this machine, and in memory and a precision that torch knows."""
+    array = array.astype(np.float64) if array.dtype == np.longdouble else array
     array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     return array.copy() if any(stride < 0 for stride in array.strides) or not array.flags.writeable else array
 
@@ -64,6 +66,9 @@ class Given:
         """`names` are those of its channels; the task's mask may be left out of them."""
         counts = (len(names), len(names) - 1) if task.mask in names and len(names) > 1 else (len(names),)
         labels = None
+        if isinstance(source, Mapping):
+            last = f", whose last axis holds {', '.join(names)}" if len(names) > 1 else ""
+            raise ConfigError(f"{what} is a dict; give one array{last}.")
         if is_labelled(source):
             array, labels = unlabelled(source, what, task, names)
             x, batched, flat = tensor_of(array, what, device, dtype), labels.batch is not None, labels.flat

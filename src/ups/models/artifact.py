@@ -53,7 +53,7 @@ def write(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     path.parent.mkdir(parents=True, exist_ok=True)
     with draft(path) as beside:
         try:
-            save_file(held, beside, metadata={"ups": json.dumps(full, sort_keys=True)})
+            save_file(held, beside, metadata={"ups": json.dumps(full)})
         except SafetensorError as error:  # which hides the system's own
             number = re.search(r"os error (\d+)", str(error))
             code = int(number[1]) if number else errno.EIO

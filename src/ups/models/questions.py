@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from ups.models.arrays import tensor_of
 from ups.models.conditions import ParamRange
 from ups.models.encoders import Statistics
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, mask_of, numbers_of
 from ups.types import ConfigError, TaskSpec, counted
 
 # What is not to be trusted where a question lies outside the trained range, in an answer and in one that is refined.
@@ -193,26 +193,41 @@ def warn_outside(name: str, least: float, most: float, low: float, high: float, 
         warnings.warn(sentence, stacklevel=5)
 
 
-def strange(frames: Tensor, statistics: Statistics, task: TaskSpec, mask: Tensor | None = None) -> list[str]:
-    """A sentence for each field of given frames `(B, K, *S, C)` that never varied in training and has another value,
-    which no answer can follow, or that lies far from all that training saw. Cells outside `mask (B, *S)` do not
-    count."""
+def strange(
+    frames: Tensor,
+    statistics: Statistics,
+    names: Sequence[str],
+    task: str,
+    mask: Tensor | None = None,
+    constant: str = "and is so in the answer; give that",
+    guess: str = GUESS,
+) -> list[str]:
+    """A sentence for each channel of given frames `(B, K, *S, C)` that never varied in training and has another value,
+    or that lies far from all that training saw. Cells outside `mask (B, *S)` do not count. `constant` says what another
+    value of what never varied means."""
     mean, std = statistics.mean, statistics.std
     counts = torch.ones_like(frames[..., :1], dtype=torch.bool)
     counts = counts if mask is None else counts & mask[:, None, ..., None]
     gap = torch.where(counts, frames.float() - mean, 0).abs()  # where nothing counts, anything may stand, also NaN
-    constant = (std == 0) & (gap.flatten(0, -2).amax(0) > 1e-5 * mean.abs())
+    moved = (std == 0) & (gap.flatten(0, -2).amax(0) > 1e-5 * mean.abs())
     squares = (gap / std.where(std > 0, math.inf)).square().flatten(1, -2).sum(1)
     away = (squares / counts.flatten(1).sum(1, keepdim=True).clamp_min(1)).sqrt().amax(0)
-    rows, sentences = (mean.tolist(), constant.tolist(), away.tolist()), list[str]()
-    for name, value, other, times in zip(task.channels, *rows, strict=True):
+    rows, sentences = (mean.tolist(), moved.tolist(), away.tolist()), list[str]()
+    for name, value, other, times in zip(names, *rows, strict=True):
         if other:
-            sentences.append(
-                f"{task.name}: {name} was {value:g} everywhere in training, and is so in the answer; give that."
-            )
+            sentences.append(f"{task}: {name} was {value:g} everywhere in training, {constant}.")
         elif times > FAR:
-            sentences.append(f"{task.name}: {name} is {times:.3g} deviations away from its mean in training; {GUESS}.")
+            sentences.append(f"{task}: {name} is {times:.3g} deviations away from its mean in training; {guess}.")
     return sentences
+
+
+def strange_inputs(inputs: Tensor, statistics: Statistics, task: TaskSpec, guess: str = GUESS) -> list[str]:
+    """The same for what is given besides `(B, *S, C_in)`, but for the mask, which may be any."""
+    places = [i for i, name in enumerate(task.given) if name != task.mask]
+    names, own = [task.given[i] for i in places], Statistics(len(places)).to(inputs.device)
+    own.fit(statistics.mean[places], statistics.std[places])
+    constant = f"and nothing is known of other values; {guess}"
+    return strange(inputs[..., places].unsqueeze(1), own, names, task.name, mask_of(task, inputs), constant, guess)
 
 
 def warn_lost(sound: Tensor, over: Tensor | None, task: TaskSpec) -> None:

@@ -35,7 +35,7 @@ def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, followin
         return "on trajectories SEEN IN TRAINING", [warning]
     warned = [Warned(words, seen=True) for data in sets for words in leaks(data, (split,))]
     warned += _trained_before(config, sets, split, following)
-    which = "partly SEEN IN TRAINING" if any(each.seen for each in warned) else "not seen in training"
+    which = "SEEN IN TRAINING in part or whole" if any(each.seen for each in warned) else "not seen in training"
     return f"on trajectories {which}", [*(each.words for each in warned), *doubts(sets)]
 
 

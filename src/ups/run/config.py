@@ -130,7 +130,7 @@ class RunConfig(Config):
     """The run's folder is `<out>/<name>`."""
     out: str = "runs"
     """Where run folders are made."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of everything that is random and has no seed of its own."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda or cuda:N."""

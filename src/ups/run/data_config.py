@@ -17,6 +17,9 @@ from ups.fetch.fetch import is_elsewhere
 from ups.run.params import Value, files_of, parsed, single
 from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
 
+# Keys that say how data are made, and nothing of those that are there.
+MAKING = ("samples", "resolution", "frames", "scheme", "dtype", "batch")
+
 
 def known(kind: str, names: Iterable[str], there: Iterable[str]) -> None:
     """ValueError, as pydantic wants it, for the first of `names` that is not there."""
@@ -192,6 +195,12 @@ class DataConfig(GenerateConfig):
     def there(self) -> bool:
         """Whether its files are there already, and not made by the run."""
         return bool(self.file or self.split.files)
+
+    @property
+    def unused(self) -> list[str]:
+        """Keys that say how data are made, though files are there."""
+        names = [name for name in MAKING if getattr(self, name) != DataConfig.model_fields[name].get_default()]
+        return names if self.there else []
 
     @property
     def words(self) -> list[str]:

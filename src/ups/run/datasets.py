@@ -285,6 +285,8 @@ def open_sets(
         task = next(data.task for data in sets if data.task.name == entry.source.task.name)
         for remark in noticed(renamed(entry.source, task))[:REMARKS] if entry.config.there else ():
             say(f"data.{name}: {remark}")
+        if unused := entry.config.unused:
+            say(f"data.{name}: {' and '.join(unused)} say how data are made, and its files are there: not used.")
         if shared := left_out(entry.config, entry.source, entry.split):
             say(f"data.{name}: {shared}")
     return sets

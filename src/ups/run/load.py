@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ups.engine.ranks.dist import device_of
@@ -9,7 +10,7 @@ from ups.models import Part, Simulator
 from ups.models.artifact import FILE_NAME
 from ups.rundir import RunDir
 from ups.stages import STAGES
-from ups.types import DataError
+from ups.types import ConfigError, DataError
 
 
 def part_kinds() -> dict[str, type[Part]]:
@@ -27,6 +28,8 @@ def artifact_of(path: str | Path) -> Path:
 
 def load(path: str | Path, device: str = "cpu") -> Simulator:
     """The simulator of a run folder, or of an artifact by itself."""
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"a simulator is loaded from the path of its run or file, not from {path!r}.")
     place, on = Path(path), device_of(device)
     if (place / "config.yaml").is_file():
         artifact = artifact_of(place)

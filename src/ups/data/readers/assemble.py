@@ -170,7 +170,7 @@ def _sorted(store: Store, variables: Sequence[Variable], definition: Definition,
         else:
             remarks.notes.append(f"array {v.words} is not used: it has no axis of space")
     for v in (v for v in spatial if v.dtype.kind == "c"):
-        raise DataError(f"{path}: {v.words} is complex; write its real and imaginary part as two channels.")
+        raise complex_values(path, v.words)
     spatial = [v for v in spatial if v.is_number]
     moving = [v for v in spatial if TIME in v.dims]
     named = set(named_inputs(definition))
@@ -186,6 +186,11 @@ def _sorted(store: Store, variables: Sequence[Variable], definition: Definition,
         parts.inputs.append(mask)
         parts.input_groups[mask.name] = (mask.name,)
     return parts
+
+
+def complex_values(path: Path, words: str) -> DataError:
+    """The error of an array of complex numbers."""
+    return DataError(f"{path}: {words} is complex; write its real and imaginary part as two channels.")
 
 
 def _coordinates(

@@ -60,7 +60,7 @@ def open_hdf5_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Defi
     with naming_damage(path, "its header"), open_file(path) as file:
         nodes = _nodes(file)
         variables = [
-            Variable(key, key, node.shape, node.dtype, attributes=_units(node), content=small(node))
+            Variable(key, key, node.shape, _number_format(node), attributes=_units(node), content=small(node))
             for key, node in nodes
             if _is_data(node)
         ]
@@ -152,4 +152,13 @@ def _nodes(file: Any) -> list[tuple[str, Any]]:
 
 
 def _is_data(node: Any) -> bool:
-    return isinstance(node, h5py.Dataset) and node.shape is not None and readable(node)
+    return isinstance(node, h5py.Dataset) and node.shape is not None and (readable(node) or is_complex(node))
+
+
+def is_complex(node: Any) -> bool:
+    """Whether a data set holds complex numbers as records of two, as MATLAB and others write them."""
+    return node.dtype.names is not None and tuple(map(str.lower, node.dtype.names)) == ("real", "imag")
+
+
+def _number_format(node: Any) -> np.dtype[Any]:
+    return np.dtype("c16") if is_complex(node) else node.dtype

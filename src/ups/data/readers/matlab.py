@@ -11,8 +11,8 @@ import numpy as np
 
 from ups.data.hdf5 import flavour, naming_damage, open_file
 from ups.data.readers.arrays import Kept, Store, Variable, Where, naming_fault
-from ups.data.readers.assemble import open_arrays
-from ups.data.readers.hdf5_arrays import Hdf5Store, small
+from ups.data.readers.assemble import complex_values, open_arrays
+from ups.data.readers.hdf5_arrays import Hdf5Store, is_complex, small
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.files import starts_with
@@ -36,6 +36,8 @@ class MatlabStore(Store):
         from scipy.io import loadmat
 
         values: Array = loadmat(self.path, variable_names=[key])[key]
+        if values.dtype.kind == "c":  # which the list of variables does not say
+            raise complex_values(self.path, f"{key} ({' × '.join(map(str, values.shape))})")
         return values
 
 
@@ -67,10 +69,10 @@ def _variable(name: str, node: Any) -> Variable | None:
         return None
     kind = node.attrs.get("MATLAB_class", b"double")
     kind = kind.decode() if isinstance(kind, bytes) else str(kind)
-    if kind not in CLASSES or node.dtype.kind not in "biuf":
+    if kind not in CLASSES or (node.dtype.kind not in "biuf" and not is_complex(node)):
         return None
     content = small(node)
-    dtype = np.dtype("?") if kind == "logical" else node.dtype
+    dtype = np.dtype("?") if kind == "logical" else np.dtype("c16") if is_complex(node) else node.dtype
     return Variable(name, name, node.shape[::-1], dtype, content=None if content is None else content.T)
 
 

@@ -12,6 +12,7 @@ from ups.data.readers.arrays import PARAMETER, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Source
 from ups.definition import Definition
+from ups.masks import unmasked
 from ups.types import Array, ConfigError
 
 WHERE = Path("the data")  # what a sentence calls them
@@ -50,7 +51,7 @@ def array_of(value: Any, name: str) -> Array:
     if hasattr(value, "detach"):  # torch
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
-    plain = getattr(value, "values", value)
+    plain = unmasked(getattr(value, "values", value))
     try:
         array = np.asarray(plain)
     except ValueError:
