@@ -27,7 +27,7 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 class Config(BaseModel):
     """A config: unknown keys are errors, values never change after loading, and no text is taken for a number."""
 
-    # Keys that change how a result is reached and not what it is: no part of the fingerprint.
+    # Keys that change how a result is reached and not what it is: no part of the fingerprint. Dataclasses may too.
     incidental: ClassVar[frozenset[str]] = frozenset()
     # Keys that change nothing of what is learnt: a run may go on with others.
     after_training: ClassVar[frozenset[str]] = frozenset()
@@ -318,7 +318,21 @@ def _picked(values: Any, keys: Any) -> Any:
     return {key: _picked(values[key], inner) for key, inner in keys.items() if key in values}
 
 
-def _incidental(config: Config) -> dict[str, Any]:
-    """The incidental keys of a config and of those within it, as pydantic takes them."""
-    inner = {name: _incidental(value) for name, value in config if isinstance(value, Config)}
-    return {name: keys for name, keys in inner.items() if keys} | dict.fromkeys(config.incidental, True)
+def _incidental(section: Any) -> dict[str, Any]:
+    """The incidental keys of a config and of the sections within it, as pydantic takes them."""
+    within = (
+        dict(section) if isinstance(section, Config) else vars(section) if dataclasses.is_dataclass(section) else {}
+    )
+    inner = {name: _incidental(value) for name, value in within.items()}
+    own = dict.fromkeys(getattr(section, "incidental", ()), True)
+    return {name: keys for name, keys in inner.items() if keys} | own
+
+
+def incidental_keys(section: Any) -> set[str]:
+    """The same, dotted: `operator.train.log_every`."""
+    return set(_dotted(_incidental(section)))
+
+
+def _dotted(keys: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    for name, inner in keys.items():
+        yield from _dotted(inner, f"{at}{name}.") if isinstance(inner, dict) else (f"{at}{name}",)
