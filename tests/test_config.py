@@ -164,7 +164,7 @@ def test_what_goes_on_from_the_demo_has_its_networks(tmp_path: Path) -> None:
         ("codec: {train: {ema: 1.5}}", "'codec.train'", "train.ema is 1.5"),
         ("model: {codec: {dim: 0}}", "'model.codec'", "at least 1"),
         ("model: {codec: {patch: [0, 2, 2]}}", "'model.codec'", "at least 1"),
-        ("model: {operator: {drop_path: 2}}", "'model.operator'", "from 0 to below 1"),
+        ("model: {operator: {param_waves: 17}}", "'model.operator'", "from 0 to 16"),
         ("model: {operator: {depth: -1}}", "'model.operator'", "at least 1"),
         ("mix: {policy: temperature, temperature: 0}", "'mix'", "must be above 0"),
         ("data: {b: {task: burgers1d, reduce: {time: 0}}}", "'data.b.reduce'", "every n-th"),

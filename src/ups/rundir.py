@@ -23,7 +23,7 @@ from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_json, read_record, read_text
 from ups.presence import hold, release
 from ups.provenance import environment
-from ups.types import ConfigError, DataError, UpsError
+from ups.types import ConfigError, DataError, OutdatedError, UpsError
 from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict
 
 DEEPEST = 20  # folders below each other in a run's
@@ -292,6 +292,8 @@ class RunDir(AbstractContextManager["RunDir"]):
         """What the run's config says, as it was meant; a DataError where it is damaged. `today`: one of its kind."""
         try:
             return as_meant(parse_yaml(read_text(self.config)) or {}, today)
+        except OutdatedError as error:
+            raise OutdatedError(f"{self.config}: {error}") from None
         except (OSError, ValueError, yaml.YAMLError):
             raise DataError(f"{self.config}: is no YAML, so it is damaged; put it back, or --overwrite it.") from None
 

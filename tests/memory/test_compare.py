@@ -11,20 +11,21 @@ import numpy as np
 import pytest
 
 from memory_runs import begun, ended, finished
+from ups.config import fingerprint, load
 from ups.eval import trajectories
 from ups.eval.pairs import difference
-from ups.memory.candidate import INCIDENTAL, candidates
+from ups.memory.candidate import candidates
 from ups.memory.compare import Comparison, compare
 from ups.memory.compare_page import page_of, write_page
 from ups.memory.leaderboard import leaderboard
 from ups.memory.runs import runs_in
-from ups.run.config import RunConfig
+from ups.run.config import run_config, without_effect
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
 
 
 def compared(*folders: Path) -> Comparison:
-    return compare(candidates(folders))
+    return compare(candidates(folders, without_effect()))
 
 
 def test_differences_that_are_noise_are_significant_in_one_of_twenty_cases_at_most() -> None:
@@ -190,8 +191,19 @@ def test_a_run_whose_errors_are_damaged_is_named_with_its_file_and_the_remedy(tm
     assert re.search(remedy, note)
 
 
-def test_the_keys_that_change_no_result_are_those_of_the_config() -> None:
-    assert not RunConfig.incidental - INCIDENTAL
+def test_runs_that_were_carried_out_in_another_way_have_the_same_settings(tmp_path: Path) -> None:
+    """Just where that is no part of the fingerprint either: the config says once which keys these are."""
+    ways = {"cache__folder": "/fast", "cache__readers": 4, "operator__workers": 2, "operator__train__log_every": 7}
+    errors = {"advection1d": np.linspace(0.1, 0.2, 8)}
+    finished(tmp_path / "one", errors)
+    finished(tmp_path / "other", errors, **ways, device="cuda", dist={"ranks": 4}, tracking={"to": ["wandb"]}, seed=1)
+    finished(tmp_path / "third", errors, cache__dtype="bf16")
+    (alike, apart) = compared(tmp_path / "one", tmp_path / "other", tmp_path / "third").sides
+    assert [run.name for run in alike.runs] == ["one", "other"]
+    assert [run.name for run in apart.runs] == ["third"]
+    plain, flags = load(run_config()), {key.replace("__", "."): value for key, value in ways.items()}
+    assert fingerprint(plain) == fingerprint(load(run_config(), None, flags))
+    assert fingerprint(plain) != fingerprint(load(run_config(), None, {"cache.dtype": "bf16"}))
 
 
 def test_a_leaderboard_sets_other_test_data_apart(tmp_path: Path) -> None:

@@ -115,8 +115,18 @@ class Joined(Source):
                 part.path.name for part, names_there in zip(parts, stated, strict=True) if name not in names_there
             ]
             problems += [f"{few(silent)}: do not say {name}, which other files do"] if silent else []
-        reported = (tuple(notes), tuple(problems), units_of_all(parts))
-        super().__init__(path, Facts(task, common, first.domain, first.times, tuple(ids), *reported, everywhere))
+        facts = Facts(
+            task=task,
+            params=common,
+            domain=first.domain,
+            times=first.times,
+            ids=tuple(ids),
+            notes=tuple(notes),
+            problems=tuple(problems),
+            units=units_of_all(parts),
+            offered=everywhere,
+        )
+        super().__init__(path, facts)
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
         self.channels_apart = all(part.channels_apart for part in parts)
         self._domains: dict[object, Domain] = {}

@@ -91,8 +91,9 @@ def decide(
     for task, wanted in bounds.items():
         for name, bound in wanted.items():
             r = _measured(records, task, metric_of(name))
-            numbers = (math.nan, bound, math.nan, math.nan, 0) if r is None else (r.value, bound, r.low, r.high, r.n)
-            gates.append(Gate(task, name, *numbers, note="" if r else "was not measured"))
+            value, low, high, n = (math.nan, math.nan, math.nan, 0) if r is None else (r.value, r.low, r.high, r.n)
+            note = "" if r else "was not measured"
+            gates.append(Gate(task, name, value=value, bound=bound, low=low, high=high, n=n, note=note))
     return (*gates, *champions)
 
 

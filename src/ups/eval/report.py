@@ -209,29 +209,84 @@ class Report:
 
     def _errors(self, e: Evaluation) -> PerTrajectory:
         mean = strict("nrmse", e.per_sample(), e.protocol.label)
-        ids = e.ids if len(e.ids) == len(e) else tuple(map(str, range(len(e))))
-        what = (e.task.name, e.split, e.predictor, mean.protocol, mean.value, mean.low, mean.high)
-        values = tuple(float(value) for value in e.per_sample())
-        return PerTrajectory(*what, ids, e.marks, values, self.simulators.get(e.predictor, ""))
+        return PerTrajectory(
+            task=e.task.name,
+            split=e.split,
+            predictor=e.predictor,
+            protocol=mean.protocol,
+            value=mean.value,
+            low=mean.low,
+            high=mean.high,
+            ids=e.ids if len(e.ids) == len(e) else tuple(map(str, range(len(e)))),
+            marks=e.marks,
+            nrmse=tuple(float(value) for value in e.per_sample()),
+            simulator=self.simulators.get(e.predictor, ""),
+        )
 
     def _record(self, entry: Scored, p: Point) -> Record:
-        e, c, m = entry.evaluation, entry.cost, p.number
-        what = (e.task.name, e.split, m.name, m.mode, m.protocol, p.predictor, p.axis, p.at)
-        values = (m.value, m.low, m.high, m.n, e.steps)
-        c = Cost() if p.predictor == "truth" else c
-        cost = (c.steps, c.seconds, c.params, c.device)
-        return Record(*what, *values, *cost, self.fingerprint, self._version(e.task.name), self.seed)
+        e, m = entry.evaluation, p.number
+        cost = Cost() if p.predictor == "truth" else entry.cost
+        return Record(
+            task=e.task.name,
+            split=e.split,
+            metric=m.name,
+            mode=m.mode,
+            protocol=m.protocol,
+            predictor=p.predictor,
+            axis=p.axis,
+            at=p.at,
+            value=m.value,
+            low=m.low,
+            high=m.high,
+            n=m.n,
+            rollout_steps=e.steps,
+            steps=cost.steps,
+            seconds=cost.seconds,
+            params=cost.params,
+            device=cost.device,
+            config=self.fingerprint,
+            data=self._version(e.task.name),
+            seed=self.seed,
+        )
 
     def _drawn_record(self, d: Drawn, name: str, value: float) -> Record:
         ours = next((t.ours for t in self.tasks if t.ours.evaluation.task.name == d.task), None)
-        who, c = (ours.evaluation.predictor, ours.cost) if ours else ("ups", Cost())
-        what = (d.task, "train", name, "drawn", d.stage, who, "", 0.0, float(value), float(value), float(value))
-        cost = (d.of, c.seconds, c.params, c.device)
-        return Record(*what, d.windows, 0, *cost, self.fingerprint, self._version(d.task), self.seed)
+        return dataclasses.replace(
+            self._of_training(ours, name, float(value)),
+            task=d.task,
+            split="train",
+            mode="drawn",
+            protocol=d.stage,
+            n=d.windows,
+            steps=d.of,
+            data=self._version(d.task),
+        )
 
     def _phase_record(self, name: str, seconds: float) -> Record:
-        ours = self.tasks[0].ours if self.tasks else None
-        who, c = (ours.evaluation.predictor, ours.cost) if ours else ("ups", Cost())
-        what = ("", "", name, "phase", "", who, "", 0.0, float(seconds), float(seconds), float(seconds))
-        cost = (c.steps, c.seconds, c.params, c.device)
-        return Record(*what, 1, 0, *cost, self.fingerprint, "", self.seed)
+        return self._of_training(self.tasks[0].ours if self.tasks else None, name, float(seconds))
+
+    def _of_training(self, ours: Scored | None, name: str, value: float) -> Record:
+        """What the training of a predictor took, and not what it predicts: a phase of it, if nothing else is said."""
+        cost = ours.cost if ours else Cost()
+        return Record(
+            task="",
+            split="",
+            metric=name,
+            mode="phase",
+            protocol="",
+            predictor=ours.evaluation.predictor if ours else "ups",
+            axis="",
+            at=0.0,
+            value=value,
+            low=value,
+            high=value,
+            n=1,
+            rollout_steps=0,
+            steps=cost.steps,
+            seconds=cost.seconds,
+            params=cost.params,
+            device=cost.device,
+            config=self.fingerprint,
+            data="",
+            seed=self.seed,
+        )

@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 import numpy as np
 
+from ups.eval.batches import Example
 from ups.eval.by_parameter import by_channel, by_parameter, varied
 from ups.eval.ensembles import Fan
 from ups.eval.intervals import Number, number
@@ -15,7 +16,7 @@ from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
 from ups.eval.remarks import percent
 from ups.eval.results import DataFact, Record, Scored, TaskResult, times_of
-from ups.eval.rollout import Evaluation, Example
+from ups.eval.rollout import Evaluation
 from ups.eval.training_facts import Drawn, StageFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array, counted

@@ -91,16 +91,25 @@ def main_rows(rows: Iterable[PerTrajectory], predictor: str) -> dict[str, PerTra
 
 
 def _row(values: Any) -> PerTrajectory:
-    task, split, predictor, protocol = (str(values[name]) for name in ("task", "split", "predictor", "protocol"))
-    value, low, high = (float(values[name]) for name in ("value", "low", "high"))
-    ids, marks = (tuple(str(word) for word in values[name]) for name in ("ids", "marks"))
-    nrmse = tuple(float(error) for error in values["nrmse"])
-    if not len(ids) == len(marks) == len(nrmse):
+    row = PerTrajectory(
+        task=str(values["task"]),
+        split=str(values["split"]),
+        predictor=str(values["predictor"]),
+        protocol=str(values["protocol"]),
+        value=float(values["value"]),
+        low=float(values["low"]),
+        high=float(values["high"]),
+        ids=tuple(map(str, values["ids"])),
+        marks=tuple(map(str, values["marks"])),
+        nrmse=tuple(map(float, values["nrmse"])),
+        simulator=str(values.get("simulator", "")),
+        verdict=str(values.get("verdict", "")),
+    )
+    if not len(row.ids) == len(row.marks) == len(row.nrmse):
         raise ValueError("its lists are of different lengths")
-    if not ids:
-        raise ValueError(f"it names no trajectory of {task}")
-    words = (str(values.get(name, "")) for name in ("simulator", "verdict"))
-    return PerTrajectory(task, split, predictor, protocol, value, low, high, ids, marks, nrmse, *words)
+    if not row.ids:
+        raise ValueError(f"it names no trajectory of {row.task}")
+    return row
 
 
 def _words(row: PerTrajectory) -> dict[str, Any]:

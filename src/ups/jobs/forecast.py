@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,8 +199,33 @@ def forecast(
         why = f"there is no {kind} device here" if here is None else lacking
         raise ConfigError(f"--measure needs to run some steps, but {why}; leave it out.")
     largest = None if fits else _largest(config, kind, int(room), bill)
-    if here is None:
-        return Forecast(config.name, kind, bill, {}, False, None, {}, free, largest, price)
+    known = Forecast(
+        name=config.name,
+        device=kind,
+        costs=bill,
+        times={},
+        measured=False,
+        evaluation=None,
+        taken={},
+        free=free,
+        microbatch=largest,
+        price=price,
+        program=program,
+        processes=processes,
+    )
+    return known if here is None else _timed(known, config, here, measure, activity, ranks)
+
+
+def _timed(
+    known: Forecast,
+    config: RunConfig,
+    here: torch.device,
+    measure: bool,
+    activity: Callable[[str], None],
+    ranks: int | None,
+) -> Forecast:
+    """A forecast with the times on a device that is here."""
+    bill = known.costs
     times: dict[str, StageTime] = {}
     taken: dict[str, Timed] = {}
     evaluation = None
@@ -210,7 +235,7 @@ def forecast(
     roof = ceilings(here, bf16)
     reckoned = {s.name: roof.seconds(s.work, s.captured) for s in bill.stages}
     steps = (2 * INTERVALS + 4) * len(config.data)
-    if measure or (fits and steps * sum(reckoned.values()) < PATIENCE):
+    if measure or (known.fits and steps * sum(reckoned.values()) < PATIENCE):
         activity(f"{config.name}: timing real steps of {' and '.join(config.plan)}")
         taken = trial(config, outlines(config.data), here, PATIENCE)
     for s in bill.stages:
@@ -225,9 +250,18 @@ def forecast(
         more = scaling(config, bill, ranks, here, roof, bool(taken), PATIENCE / 2, stage)
     activity(f"{config.name}: timing the making of the data")
     making, busy = making_seconds(config.data), contention.share()
-    name = torch.cuda.get_device_name(here) if here.type == "cuda" else kind
-    judged = (bool(taken), evaluation, taken, free, largest, price, making, busy, program, processes, more)
-    return Forecast(config.name, name, bill, times, *judged, uncounted(config))
+    return replace(
+        known,
+        device=torch.cuda.get_device_name(here) if here.type == "cuda" else known.device,
+        times=times,
+        measured=bool(taken),
+        evaluation=evaluation,
+        taken=taken,
+        making=making,
+        busy=busy,
+        scaling=more,
+        uncounted=uncounted(config),
+    )
 
 
 def uncounted(config: RunConfig) -> tuple[str, ...]:

@@ -187,8 +187,15 @@ def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
 
 def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
     """What a source holds, but for frames of its samples; of one that is named, with what there is to say of it."""
-    facts = (files, source.lengths(), source.domain.shape, task)
-    here = Holding(source.task, *facts, source.task.steady or _all_uneven(source), divided=_divided(source))
+    here = Holding(
+        task=source.task,
+        files=files,
+        lengths=source.lengths(),
+        cells=source.domain.shape,
+        definition=task,
+        uneven=source.task.steady or _all_uneven(source),
+        divided=_divided(source),
+    )
     if not files:
         return here
     uneven = [f"PROBLEM: {words}" for words in uneven_times(source)]
@@ -298,9 +305,16 @@ def _made(task: str) -> Holding:
     equation = EQUATIONS[task]()
     frames = 1 if spec.steady else len(equation.times())
     starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
-    uneven = spec.steady or all(_uneven(state, state) for state in starts)
-    facts = ((frames,) * 128, (cells,) * spec.ndim, "", uneven)
-    return Holding(spec, (), *facts, winds=winds_of(spec), driven=type(equation).driven)
+    return Holding(
+        task=spec,
+        files=(),
+        lengths=(frames,) * 128,
+        cells=(cells,) * spec.ndim,
+        definition="",
+        uneven=spec.steady or all(_uneven(state, state) for state in starts),
+        winds=winds_of(spec),
+        driven=type(equation).driven,
+    )
 
 
 def _all_uneven(source: Source) -> bool:

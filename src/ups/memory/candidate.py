@@ -21,42 +21,40 @@ from ups.parsing import parse_yaml, read_text
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 
-# Keys that say how a run is called and carried out, not what is learnt; `seed` is noise, and no setting.
-INCIDENTAL = frozenset(
-    {"dist", "limits", "out", "device", "trackers", "tracking", "second_copy", "gates", "name", "sync", "data_from"}
-)
-SEED = "seed"
+SEED = "seed"  # which is noise, and no setting
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One run. `settings` are all keys of its config, dotted; `errors` those of its simulator by task."""
+    """One run. `settings` are all keys of its config, dotted; `incidental` those, and groups of them, that say how runs
+    are called and carried out, and not what is learnt; `errors` those of its simulator by task."""
 
     name: str
     folder: RunDir
     state: RunState
     settings: Mapping[str, Any]
+    incidental: frozenset[str]
     errors: Mapping[str, PerTrajectory]
     problem: str = ""  # why it has no errors
 
     @property
     def side(self) -> str:
         """Equal for runs that differ by their seed alone."""
-        settings = {key: value for key, value in self.settings.items() if key != SEED and about_results(key)}
+        settings = {key: value for key, value in self.settings.items() if self.is_setting(key)}
         return json.dumps(settings, sort_keys=True, default=str)
 
     @cached_property
     def curves(self) -> list[LearningCurve]:
         return curves_of(self.folder.metrics)
 
+    def is_setting(self, key: str) -> bool:
+        """Whether a dotted key decides what is learnt, and not by chance alone."""
+        return key != SEED and self.incidental.isdisjoint((key, *_above(key)))
 
-def about_results(key: str) -> bool:
-    """Whether a dotted key can change what is learnt."""
-    return key.partition(".")[0] not in INCIDENTAL
 
-
-def candidates(folders: Sequence[Path]) -> list[Candidate]:
-    """The runs in these folders, named so that no two names are alike; a ConfigError where one stands there twice."""
+def candidates(folders: Sequence[Path], incidental: frozenset[str]) -> list[Candidate]:
+    """The runs in these folders, named so that no two names are alike; a ConfigError where one stands there twice.
+    `incidental` keys of their configs decide nothing of what is learnt."""
     runs = [run_at(folder) for folder in folders]
     places = [run.folder.resolve() for run in runs]
     for place in places:
@@ -65,7 +63,7 @@ def candidates(folders: Sequence[Path]) -> list[Candidate]:
     depth = 1
     while len({_name(place, depth) for place in places}) < len(places):
         depth += 1
-    return [_candidate(run, _name(place, depth)) for run, place in zip(runs, places, strict=True)]
+    return [_candidate(run, _name(place, depth), incidental) for run, place in zip(runs, places, strict=True)]
 
 
 def settings_of(run: RunDir) -> dict[str, Any]:
@@ -115,7 +113,7 @@ def setting(settings: Mapping[str, Any], key: str) -> str:
     return json.dumps(settings.get(key, group), ensure_ascii=False, default=str)
 
 
-def _candidate(run: RunDir, name: str) -> Candidate:
+def _candidate(run: RunDir, name: str, incidental: frozenset[str]) -> Candidate:
     state, problem = state_of(run.folder, name=name), ""
     errors: dict[str, PerTrajectory] = {}
     try:
@@ -124,7 +122,15 @@ def _candidate(run: RunDir, name: str) -> Candidate:
         problem = str(error)
         if state.word not in COMPLETE:
             problem = f"{name}: {state.word}, so it has not been judged: {state.sentence}"
-    return Candidate(name, run, state, settings_of(run), errors, problem)
+    return Candidate(
+        name=name,
+        folder=run,
+        state=state,
+        settings=settings_of(run),
+        incidental=incidental,
+        errors=errors,
+        problem=problem,
+    )
 
 
 def _name(place: Path, depth: int) -> str:

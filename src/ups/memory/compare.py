@@ -11,7 +11,7 @@ import numpy as np
 
 from ups.eval.intervals import number, with_interval
 from ups.eval.pairs import LEVEL, Difference, difference
-from ups.memory.candidate import SEED, Candidate, about_results, differing, setting
+from ups.memory.candidate import SEED, Candidate, differing, setting
 from ups.types import Array, ConfigError, DataError, counted
 
 Rows = tuple[tuple[str, ...], ...]
@@ -146,7 +146,7 @@ def sides_of(runs: Sequence[Candidate]) -> list[Side]:
     groups: dict[str, list[Candidate]] = {}
     for run in runs:
         groups.setdefault(run.side, []).append(run)
-    keys = [row[0] for row in differing(runs) if row[0] != SEED and about_results(row[0])]
+    keys = [row[0] for row in differing(runs) if runs[0].is_setting(row[0])]
     sides = []
     for members in groups.values():
         of = members[0].settings

@@ -67,8 +67,17 @@ def errors_of(folder: Path) -> dict[str, TaskError]:
 
 
 def _error_of(row: PerTrajectory, persistence: float | None) -> TaskError:
-    what = (len(row.nrmse), row.protocol, exam_of(row), persistence, row.verdict)
-    return TaskError(row.task, row.value, row.low, row.high, *what)
+    return TaskError(
+        task=row.task,
+        value=row.value,
+        low=row.low,
+        high=row.high,
+        n=len(row.nrmse),
+        protocol=row.protocol,
+        exam=exam_of(row),
+        persistence=persistence,
+        verdict=row.verdict,
+    )
 
 
 def exam_of(row: PerTrajectory) -> str:

@@ -109,14 +109,25 @@ class Compressible(Equation):
         # dw/dt of the inviscid gas: limited primitive slopes, HLLC, all axes at once.
         tendency, free, most = flux_sum(domain, hllc), gas_limit(domain), viscosity.limit / CFL
         kernels = functools.partial(GasSteps, viscosity, CFL)
-        gas = (CFL, conserved, primitive, primitive)
         if not viscosity.active:
-            return FiniteVolume(domain, tendency, free, *gas, kernels=kernels)
+            return FiniteVolume(
+                domain, tendency, free, CFL, encode=conserved, decode=primitive, variables=primitive, kernels=kernels
+            )
 
         def limit(q: Tensor) -> Tensor:
             return free(q).clamp_max(most)
 
-        return StiffFiniteVolume(domain, tendency, limit, *gas, kernels=kernels, stiff=viscosity.change)
+        return StiffFiniteVolume(
+            domain,
+            tendency,
+            limit,
+            CFL,
+            encode=conserved,
+            decode=primitive,
+            variables=primitive,
+            kernels=kernels,
+            stiff=viscosity.change,
+        )
 
     def coarsen(self, frames: Tensor, factor: int) -> Tensor:
         if factor == 1:

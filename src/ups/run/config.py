@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
-from ups.config import Config
+from ups.config import Config, incidental_keys
 from ups.data.cache_shards import TokenFormat
 from ups.data.sampler import Mix
 from ups.definition import Definition
@@ -317,6 +317,12 @@ class RunConfig(Config):
 def run_config() -> type[RunConfig]:
     """The config of a run, with a section for every stage of STAGES and, under `model`, for the part it makes."""
     return _with_sections(tuple(STAGES.values()))
+
+
+def without_effect() -> frozenset[str]:
+    """The keys, dotted, and groups of keys in which runs that learn alike may differ: what they are called, how they
+    are carried out, and `tracking` by its old name."""
+    return frozenset(incidental_keys(run_config()()) | RunConfig.names | {"trackers"})
 
 
 def _unpickled(values: dict[str, Any]) -> RunConfig:

@@ -134,9 +134,17 @@ class Judge:
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
         """The results with all that a reader needs to judge them."""
         c = self.config
-        notes = notes_on(self.baselines, self.seconds, self.cost.seconds, len(self.simulator.tasks))
-        remarks = (tuple(self.warnings), notes, on)
-        return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *remarks)
+        return Report(
+            title=title,
+            tasks=tuple(results),
+            config=dump(c),
+            fingerprint=fingerprint(c),
+            seed=c.seed,
+            data=tuple(facts),
+            warnings=tuple(self.warnings),
+            notes=notes_on(self.baselines, self.seconds, self.cost.seconds, len(self.simulator.tasks)),
+            on=on,
+        )
 
     def _show(self, exam: Exam, done: float) -> None:
         """How far the judging of one task is, in percent."""

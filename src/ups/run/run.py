@@ -14,10 +14,8 @@ from ups.config import fingerprint, load
 from ups.engine.checkpoint.manifest import newest_whole
 from ups.engine.preemption import STOP
 from ups.engine.ranks.dist import Dist, device_of
-from ups.engine.train import Outcome
 from ups.eval.baselines import require as require_baselines
 from ups.eval.report import Report
-from ups.eval.training_facts import StageFact
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt
@@ -37,7 +35,7 @@ from ups.run.preflight import Preflight, look_ahead, prepare_data
 from ups.run.seats import Alone as Alone
 from ups.run.seats import Seat
 from ups.run.statistics import keep_statistics, statistics_of
-from ups.run.training import Learnt, Training, learnt_in
+from ups.run.training import Learnt, Training, learnt_in, stage_facts
 from ups.rundir import Place, RunDir
 from ups.sync import restore
 from ups.sync.delivery import copied
@@ -106,7 +104,7 @@ class Run:
     def join(cls, folder: Path, screen: Screen, preflight: Preflight | None = None) -> Run:
         """The run of a folder that a supervisor holds, for one of its ranks."""
         place = RunDir.at(folder)
-        return cls(load(run_config(), place.job), place, screen, preflight, Span.from_environment())
+        return cls(load(run_config(), place.job, snapshot=True), place, screen, preflight, Span.from_environment())
 
     def __enter__(self) -> Run:
         return self
@@ -154,8 +152,18 @@ class Run:
         return not why
 
     def _conclusion(self, always: bool) -> Conclusion:
-        owned = (self.config, self.folder, self.place, self.journal, self.span, self.phases, self.screen.say)
-        return Conclusion(*owned, self.calibrate, self.judge, always)
+        return Conclusion(
+            config=self.config,
+            folder=self.folder,
+            place=self.place,
+            journal=self.journal,
+            span=self.span,
+            seconds=self.phases,
+            say=self.screen.say,
+            calibrate=self.calibrate,
+            judge=self.judge,
+            always=always,
+        )
 
     @cached_property
     def sets(self) -> list[DataSet]:
@@ -207,17 +215,17 @@ class Run:
         with self.phases("build"):
             simulator = self.untrained(dist)
         training = Training(
-            config,
-            folder,
-            self.place,
-            self.sets,
-            dist,
-            self.screen,
-            self.identity,
-            digests,
-            self.trackers,
-            pulse,
-            limit,
+            config=config,
+            folder=folder,
+            place=self.place,
+            sets=self.sets,
+            dist=dist,
+            screen=self.screen,
+            identity=self.identity,
+            digests=digests,
+            trackers=self.trackers,
+            pulse=pulse,
+            limit=limit,
         )
         learnt: dict[str, Learnt] = {}
         later = [stage.makes for stage in config.stages.values()]
@@ -258,21 +266,13 @@ class Run:
     def judge(self, champion: Champion | None = None) -> Report:
         """Judge the simulator that training has left, and that of a champion whose errors are not known."""
         self.identity.require_unchanged()
-        learnt = learnt_in(self.folder)
+        config, learnt = self.config, learnt_in(self.folder)
         with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
             simulator = self.simulator or load_simulator(self.folder.folder)
             outcomes = {name: row.outcome for name, row in learnt.items()}
-            report = judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen, champion=champion)
+            report = judge(config, simulator, self.sets, outcomes, dist.device, self.screen, champion=champion)
         self.identity.settle_exams()
-        return dataclasses.replace(report, stages=self._stages(simulator, outcomes))
-
-    def _stages(self, simulator: Simulator, outcomes: Mapping[str, Outcome]) -> tuple[StageFact, ...]:
-        """What each stage took, whatever stages there were."""
-        facts = []
-        for name, o in outcomes.items():
-            part = simulator.parts[self.config.stages[name].makes]
-            facts.append(StageFact(name, sum(p.numel() for p in part.parameters()), o.steps, o.seconds, o.score))
-        return tuple(facts)
+        return dataclasses.replace(report, stages=stage_facts(config, simulator, outcomes))
 
     def untrained(self, dist: Dist, only: str = "") -> Simulator:
         """The simulator before training, of which this rank holds what it needs: for all stages, or for the one that

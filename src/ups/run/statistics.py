@@ -59,10 +59,19 @@ def measured(data: DataSet) -> TaskStatistics:
     counts = [len(part) for part in parts]
     mean, std = pooled([part.sound().statistics() for part in parts], counts)
     inputs = [part.inputs.flatten(0, -2) for part in parts]
-    given = pooled([(x.mean(0), x.std(0)) for x in inputs], counts) if data.task.inputs else (torch.zeros(0),) * 2
+    none = (torch.zeros(0), torch.zeros(0))
+    input_mean, input_std = pooled([(x.mean(0), x.std(0)) for x in inputs], counts) if data.task.inputs else none
     params = torch.cat([part.params for part in parts])
     steps = [dt for part in parts for dt in part.clock.range]
-    return TaskStatistics(mean, std, *given, params.amin(0), params.amax(0), (min(steps), max(steps)))
+    return TaskStatistics(
+        mean=mean,
+        std=std,
+        input_mean=input_mean,
+        input_std=input_std,
+        low=params.amin(0),
+        high=params.amax(0),
+        dt=(min(steps), max(steps)),
+    )
 
 
 def pooled(moments: Sequence[tuple[Tensor, Tensor]], counts: Sequence[int]) -> tuple[Tensor, Tensor]:

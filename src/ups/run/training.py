@@ -17,8 +17,9 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
 from ups.engine.train import Outcome, TrainConfig
-from ups.eval.training_facts import Drawn
+from ups.eval.training_facts import Drawn, StageFact
 from ups.heartbeat import Pulse
+from ups.models import Simulator
 from ups.run.caches import encoded_parts
 from ups.run.config import RunConfig
 from ups.run.data_identity import Digests, IdentifiedStore, Identity
@@ -53,6 +54,15 @@ def learnt_in(folder: RunDir) -> dict[str, Learnt]:
         return {name: Learnt.of(facts) for name, facts in folder.read(folder.stages).items()}
     except (TypeError, AttributeError) as error:
         raise DataError(f"{folder.stages}: is damaged ({error}); --resume the run to write it again.") from None
+
+
+def stage_facts(config: RunConfig, simulator: Simulator, outcomes: Mapping[str, Outcome]) -> tuple[StageFact, ...]:
+    """What each stage took, whatever stages there were."""
+    facts = []
+    for name, o in outcomes.items():
+        part = simulator.parts[config.stages[name].makes]
+        facts.append(StageFact(name, sum(p.numel() for p in part.parameters()), o.steps, o.seconds, o.score))
+    return tuple(facts)
 
 
 @dataclass(frozen=True)

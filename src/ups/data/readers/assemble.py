@@ -73,13 +73,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     domain, flipped = grid(space, shape, stored, definition.bounds, remarks, path)
     frames, clock = sizes.get(TIME, 1), stored.get(TIME) if TIME in sizes else None
     offered = _offered(store, known, {*params, *taken}, remarks)
-    dt: Array | float | None = definition.dt
-    if frames > 1:  # a number called dt is the time between frames and no parameter
-        attribute = offered.pop(DT, None)
-        own = params.pop(DT) if DT in params and params[DT].dtype.kind == "f" else attribute
-        dt = spacing(clock, own, definition.dt, remarks)
-        if clock is None and definition.dt is None and attribute is not None and own is attribute:
-            remarks.notes.append(f"{NO_TIMES}; frames are taken to be {attribute:g} apart, as the attribute {DT} says")
+    dt = _spacing(clock, params, offered, definition, remarks) if frames > 1 else definition.dt
     times = times_of(frames, clock, dt, remarks, path)
     first = np.atleast_2d(times)[0]
     spec = TaskSpec(
@@ -98,13 +92,31 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
         mask=_mask(parts, definition),
         axes=space,
     )
-    samples = sizes.get(SAMPLE, 1)
-    ids = numbered(path, samples)
-    common = {name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()}
-    reported = (tuple(remarks.notes), tuple(remarks.problems), _units(parts, definition, frames))
-    facts = Facts(spec, common, domain, first, ids, *reported, offered)
+    facts = Facts(
+        task=spec,
+        params={name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()},
+        domain=domain,
+        times=first,
+        ids=numbered(path, sizes.get(SAMPLE, 1)),
+        notes=tuple(remarks.notes),
+        problems=tuple(remarks.problems),
+        units=_units(parts, definition, frames),
+        offered=offered,
+    )
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
+
+
+def _spacing(
+    clock: Array | None, params: dict[str, Array], offered: dict[str, float], definition: Definition, remarks: Remarks
+) -> Array | float | None:
+    """The time between frames. A number called dt says it, and is taken from the parameters."""
+    attribute = offered.pop(DT, None)
+    own = params.pop(DT) if DT in params and params[DT].dtype.kind == "f" else attribute
+    dt = spacing(clock, own, definition.dt, remarks)
+    if clock is None and definition.dt is None and attribute is not None and own is attribute:
+        remarks.notes.append(f"{NO_TIMES}; frames are taken to be {attribute:g} apart, as the attribute {DT} says")
+    return dt
 
 
 def _offered(store: Store, variables: Sequence[Variable], taken: Collection[str], remarks: Remarks) -> dict[str, float]:
