@@ -42,17 +42,9 @@ def house_after(page: str, place: Path, copied: tuple[str, ...] = ("src/ups", "d
         shutil.copytree(ROOT / name, place / name)  # with what is compiled: to compile it anew takes seconds
     shutil.copy(ROOT / "pyproject.toml", place)
     (place / "configs").mkdir()
-    room = ""
     for path, block in blocks((ROOT / page).read_text()):
         file = place / path
-        if path.parts[:2] == ("src", "ups"):
-            room = path.parts[2]
-        if block.startswith("│"):
-            before, line, after = re.split(rf"^(├── {room}/.*\n)", file.read_text(), maxsplit=1, flags=re.M)
-            text = before + line + block + after
-        else:
-            text = entered(file.read_text(), block) if file.exists() else block
-        file.write_text(text)
+        file.write_text(entered(file.read_text(), block) if file.exists() else block)
     return place
 
 

@@ -212,11 +212,38 @@ def test_what_is_called_a_number_is_one_for_int() -> None:
     assert [path for path in FILES if re.search(r"\.is(digit|numeric)\(", path.read_text())] == []
 
 
-def test_the_architecture_names_every_file_and_what_each_room_may_import() -> None:
+def plain(text: str) -> str:
+    """A docstring as Markdown: outside of code, nothing in it is a mark."""
+    pieces = text.split("`")
+    return "`".join(re.sub(r"([*_<])", r"\\\1", piece) if i % 2 == 0 else piece for i, piece in enumerate(pieces))
+
+
+def list_of_files() -> str:
+    """docs/files.md: of each room what it says of itself, and its files with what each says."""
+    page = "# Files\n\nThe docstring of every file of `src/ups`. `python tests/test_house.py` writes this page.\n"
+    for folder in sorted({path.parent for path in FILES}):
+        page += f"\n## {folder.relative_to(SOURCE.parent)}\n\n"
+        for path in sorted((path for path in FILES if path.parent == folder), key=lambda path: path.stem):
+            says = plain(code_of(path).doc or "")
+            if path.name == "__init__.py":
+                page += f"{says}\n\n" if says else ""
+            else:
+                page += f"- [`{path.name}`](../{path.relative_to(ROOT)}): {says}\n"
+    return page
+
+
+def test_docs_files_says_of_every_file_what_it_says_itself() -> None:
+    same = (ROOT / "docs" / "files.md").read_text() == list_of_files()
+    assert same, "docs/files.md is of other files; `python tests/test_house.py` writes it anew"
+
+
+def test_the_architecture_says_what_each_room_is_for_and_may_import() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    named = set(re.findall(r"\w+\.py", text[text.index("```text") : text.index("## Who may import whom")]))
-    assert {path.name for path in FILES} - {"__main__.py"} == named
-    table = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in re.findall(r"^\|(.*?)\|(.*?)\|$", text, re.M)]
+    purposes, imports = text[text.index("## Rooms") : text.index("## The nouns")].split("## Who may import whom")
+    assert {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()} == set(
+        re.findall(r"^\| `(\w+)` \|", purposes, re.M)
+    )
+    table = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in re.findall(r"^\|(.*?)\|(.*?)\|$", imports, re.M)]
     stated = {room: set(below) for rooms, below in table for room in rooms}
     for room, below in FLOORS.items():
         assert stated.get(room, set()) == below - {"later", "version", "parsing", "tensors", "files"}, (
@@ -239,3 +266,7 @@ def test_help_does_not_import_torch() -> None:
         "assert 'torch' not in sys.modules, 'help imported torch'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "files.md").write_text(list_of_files())

@@ -65,7 +65,7 @@ class Broken:
 def test_persistence_is_exact_on_what_does_not_change() -> None:
     found = evaluate(persistence, [waves(speed=0.0)], P)
     assert found.score == 0
-    assert all(m.value == 0 for m in found.metrics() if m.name not in ("correlation-time",))
+    assert all(m.value == 0 for m in found.metrics() if m.name != "correlation-time")
 
 
 def test_persistence_errs_on_a_wave_as_the_chord_of_its_angle() -> None:

@@ -353,6 +353,14 @@ def test_times_come_from_real_steps_and_add_up(monkeypatch: pytest.MonkeyPatch) 
     assert 1e8 < reach.bytes < 1e13
 
 
+def test_a_search_is_among_what_is_not_counted_where_a_part_judges_draws() -> None:
+    plan = ["codec", "operator", "residual"]
+    configs = [run_config().model_validate({"data": LINE, "plan": stages}) for stages in (plan, [*plan, "critic"])]
+    searches = [[what for what in module.uncounted(config) if "search" in what] for config in configs]
+    assert searches[0] == []
+    assert searches[1][0].startswith("searches of ")
+
+
 def test_the_command_needs_no_data_and_writes_nothing_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 import ups
-from small_flows import Noisy, simulator, window
+from small_flows import KINDS, TASK, Noisy, simulator, window
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
-from ups.models import Simulator
-from ups.models.config import SimulatorConfig
+from ups.models import Simulator, assemble
+from ups.models.config import CriticConfig, SimulatorConfig
 from ups.models.critic import Critic
 from ups.models.ensembles import Draws
-from ups.models.search import Search, calls_of, searched
+from ups.models.search import Search, calls_of, judges_of, searched
 from ups.stages.critic import CriticStage
 from ups.stages.residual import ResidualStage
 from ups.types import ConfigError
@@ -84,6 +84,30 @@ def test_with_a_critic_that_knows_the_truth_more_candidates_come_nearer_to_it(
             first = searched(seeing, given, 1, Search(candidates=many, seed=1))
             distances[many] = float((first - still).square().mean())
     assert distances[16] < 0.95 * distances[1]
+
+
+def test_every_part_that_judges_draws_is_asked_whatever_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ups.models.search.laws_of", lambda *_: ())
+    plain = simulator(parts=("codec", "operator", "residual"))
+    configs = {name: part.config for name, part in plain.parts.items()} | {"watcher": CriticConfig(width=16, depth=1)}
+    kinds = {**KINDS, "watcher": Seeing}
+    made, given, search = assemble([TASK], configs, grids={TASK.name: (16,)}, kinds=kinds).eval(), window(8), Search(8)
+    looks = []
+    with torch.no_grad():
+        searched(made, given, 1, search, lambda _, signs, __: looks.append(signs))
+        calls = calls_of(made, search, given)
+        assert judges_of(made, TASK) == [made.parts["watcher"]]
+        made.idle = frozenset({"watcher"})
+        assert calls_of(made, search, given) == calls - search.candidates
+        searched(made, given, 1, search, lambda _, signs, __: looks.append(signs))
+    assert float(looks[0].std(0).min()) > 0
+    assert float(looks[1].abs().max()) == 0, "nobody judges"
+
+
+def test_a_part_that_judges_nothing_says_so_when_it_is_asked() -> None:
+    empty = torch.empty(0)
+    with pytest.raises(NotImplementedError, match="ResidualFlow judges no draws"):
+        simulator().parts["residual"].error(empty, empty, empty, None)
 
 
 def test_a_sample_finds_the_same_path_in_any_batch_and_again(trained: Simulator) -> None:

@@ -17,13 +17,16 @@ import pytest
 
 from ups.config import fingerprint, load
 from ups.eval.gates import Gate, against, decide, metric_of, missed
+from ups.eval.metrics import METRICS, Metric
 from ups.eval.results import read_results
 from ups.eval.trajectories import PerTrajectory
 from ups.eval.trajectories import read as read_trajectories
+from ups.physics import TASKS
 from ups.provenance import code
 from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
+from ups.run.gates_check import require_measurable
 from ups.run.journal import PHASES, Journal, Span, read_journal
 from ups.run.run import Run, finish_alone
 from ups.run.seats import Alone
@@ -289,6 +292,20 @@ def test_a_gate_that_cannot_be_decided_is_refused_before_any_work(tmp_path: Path
     with pytest.raises(ConfigError, match=words):
         Run.open(settings(tmp_path, gates))
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_new_metric_may_have_a_gate_unless_it_is_better_when_it_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "worst_cell", Metric("an error", lambda c: c.rmse))
+    monkeypatch.setitem(METRICS, "skill", Metric("a success", lambda c: c.correlation, larger_is_better=True))
+    tasks = [(TASKS["advection1d"], (True,))]
+    require_measurable({"advection1d": {"worst_cell": 1.0}}, tasks)
+    assert metric_of("worst_cell") == "worst_cell"
+    with pytest.raises(ConfigError, match="skill: is better when it is larger"):
+        require_measurable({"advection1d": {"skill": 1.0}}, tasks)
+    with pytest.raises(ConfigError, match=r"its metrics are .*worst_cell") as error:
+        require_measurable({"advection1d": {"energy": 1.0}}, tasks)
+    assert "skill" not in str(error.value)
+    assert "correlation-time" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -136,16 +136,10 @@ def test_ranks_compute_what_one_process_does(house: Path) -> None:
 def test_it_is_built_as_the_rest_of_the_house(house: Path) -> None:
     (house / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "test_house.py", house / "tests")
-    words = (
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/test_house.py",
-        "-k",
-        "bias or architecture or circle",
-    )
+    python(house, "tests/test_house.py")
+    assert "stages/bias.py" in (house / "docs" / "files.md").read_text()
+    chosen = ("tests/test_house.py", "-k", "bias or architecture or circle or docs_files")
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen)
     assert "[100%]" in python(house, *words)
 
 

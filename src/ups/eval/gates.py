@@ -18,11 +18,14 @@ from ups.types import counted
 
 LAW = "law "  # how the records of a law's residual begin
 MODES = {True: "gate passed", False: "gate missed"}  # of the record of a gate
-BETTER_WHEN_LARGER = ("correlation-time",)
 RATIO = "nrmse-over-persistence"
-# What every evaluation measures; a task adds the residuals of its laws.
-MEASURED = tuple(name for name in METRICS if name not in BETTER_WHEN_LARGER)
-MEASURED += ("over_persistence", "one-step-nrmse", "nrmse-median", "diverged")
+# What every evaluation measures beside METRICS; a task adds the residuals of its laws.
+MEASURED = ("over_persistence", "one-step-nrmse", "nrmse-median", "diverged")
+
+
+def boundable() -> tuple[str, ...]:
+    """What every evaluation measures and an upper bound makes sense of."""
+    return (*(name for name, metric in METRICS.items() if not metric.larger_is_better), *MEASURED)
 
 
 def metric_of(name: str) -> str:
@@ -30,6 +33,8 @@ def metric_of(name: str) -> str:
     plain = name.replace("_", "-")
     if plain == "over-persistence" or plain == RATIO:
         return RATIO
+    if name in METRICS:
+        return name
     return plain if plain in (*METRICS, *MEASURED) else f"{LAW}{name.removeprefix(LAW)}"
 
 

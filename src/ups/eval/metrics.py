@@ -26,11 +26,14 @@ class Metric:
 
     `batch` makes `(T, C)` out of a comparison and its table of frames: what PDEBench calls the error of a batch. With
     None the metric is not one of PDEBench's and has no number in its modes.
+
+    `larger_is_better`: it measures success and not error, so that an upper bound on it, a gate, is refused.
     """
 
     meaning: str
     table: Callable[[Comparison], Array]
     batch: Callable[[Comparison, Array], Array] | None = None
+    larger_is_better: bool = False
 
 
 def mean(_: Comparison, table: Array) -> Array:
@@ -136,7 +139,9 @@ METRICS: dict[str, Metric] = {
         lambda c: np.asarray(c.rmse / np.sqrt(c.variance(c.true) + variance_floor(c.norm**2))),
     ),
     "trajectory-l2": Metric("norm of the error over that of the truth, both over space and time", trajectory_l2),
-    "correlation-time": Metric("time until prediction and truth correlate less than 0.8 over space", correlation_time),
+    "correlation-time": Metric(
+        "time until prediction and truth correlate less than 0.8 over space", correlation_time, larger_is_better=True
+    ),
 }
 
 

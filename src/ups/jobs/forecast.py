@@ -267,13 +267,12 @@ def _timed(
 def uncounted(config: RunConfig) -> tuple[str, ...]:
     """What a run does beyond the training and the rollouts that are timed."""
     evaluation, kinds = config.evaluation, part_kinds()
-    draws = any(kinds[name].draws for name in config.parts)
+    draws, judges = (any(getattr(kinds[name], what) for name in config.parts) for what in ("draws", "judges"))
     exams = {
         "start of the processes": True,
         "calibration": True,
         f"ensembles of {evaluation.ensemble} members": draws and bool(evaluation.ensemble),
-        f"searches of {', '.join(map(str, evaluation.search))} draws": "critic" in config.parts
-        and bool(evaluation.search),
+        f"searches of {', '.join(map(str, evaluation.search))} draws": judges and bool(evaluation.search),
         f"baselines ({', '.join(evaluation.baselines)})": bool(evaluation.baselines),
         "finer grids": bool(evaluation.zero_shot),
         "unseen parameters": bool(evaluation.unseen),

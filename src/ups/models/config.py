@@ -72,7 +72,7 @@ class NetworkConfig:
 
     core: str = _explained(
         "transformer",
-        "The network, a name out of CORES: every token meets every token, or U-shaped with windows, for large grids.",
+        "The network, a name out of CORES: transformer (all blocks on one grid) or unet (halves the grid, and back).",
     )
     mixing: Literal["attention", "fourier"] = _explained(
         "fourier",
@@ -135,7 +135,9 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class OperatorConfig(NetworkConfig):
-    """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
+    """A latent operator. Good values: the defaults on a laptop, those of `configs/rows` on a GPU. All have a
+    `transformer` core with Fourier mixing. A `unet` core with attention takes time in proportion to its tokens
+    (docs/speed.md), where that of a `transformer` grows with their square; its accuracy has not been measured."""
 
     section: ClassVar[str] = "operator"
     formerly: ClassVar[Mapping[str, Any]] = {

@@ -18,6 +18,7 @@ class Critic(StepNetwork):
     operator's prediction and the frame before it. It starts by guessing 0 for all."""
 
     Config: ClassVar[type] = CriticConfig
+    judges: ClassVar[bool] = True
 
     def forward(self, drawn: Tensor, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
         """Of tokens `drawn (B, *G, D)` where `z` was predicted to follow `last`: logarithms of square errors, alike."""

@@ -51,7 +51,9 @@ class Part(nn.Module, ABC):
     replaces: ClassVar[tuple[str, ...]] = ()
     # Whether what it gives is drawn where the condition brings noise, so that ensembles can be asked for.
     draws: ClassVar[bool] = False
-    # Of its network, for one draw.
+    # Whether a search asks its `error` how wrong each draw looks.
+    judges: ClassVar[bool] = False
+    # Of its network, for one draw or one judgement.
     evaluations: int = 1
     # Of each key of its config whose value depends on the task: the tasks that it names.
     by_task: Mapping[str, Collection[str]] = MappingProxyType({})
@@ -88,6 +90,11 @@ class Part(nn.Module, ABC):
     def refine_frame(self, frame: Tensor, condition: Condition) -> Tensor:  # noqa: ARG002
         """A decoded frame `(B, *S, C)`, or its values at points `(B, P, C)`, corrected, in physical units."""
         return frame
+
+    def error(self, drawn: Tensor, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
+        """How wrong drawn tokens `(B, *G, D)` look, `(B,)`, where `z` was predicted to follow `last`; of a part that
+        `judges`."""
+        raise NotImplementedError(f"{type(self).__name__} judges no draws")
 
 
 def drawn_parts(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ups.models.copies import advanced, copies_of
-from ups.models.critic import Critic
 from ups.models.ensembles import Draws
+from ups.models.part import Part
 from ups.models.stepping import Stepping
 from ups.physics.laws import broken, laws_of
 from ups.tensors import Window
@@ -47,12 +47,17 @@ class Search:
             raise ConfigError(f"search: more than {MOST} draws a step; ask for fewer candidates or a narrower beam.")
 
 
+def judges_of(simulator: Any, task: TaskSpec) -> list[Part]:
+    """The parts that say of each draw of a task how wrong it looks."""
+    return [part for part in simulator.awake(task) if part.judges]
+
+
 def calls_of(simulator: Any, search: Search, window: Window) -> int:
     """Evaluations of networks in one step of a trajectory: of the operator, on each copy of the state where there
-    are any, of the parts that draw, of the critic."""
+    are any, of the parts that draw, of those that judge draws."""
     stepping = Stepping(simulator, window)
     each = sum(int(part.evaluations) for part in simulator.awake(stepping.task) if part.draws)
-    judged = 1 if "critic" in simulator.parts and "critic" not in simulator.idle else 0
+    judged = sum(int(part.evaluations) for part in judges_of(simulator, stepping.task))
     copies = copies_of(simulator, stepping.task, stepping.condition(0))
     return search.beam * (len(copies) + search.candidates * (each + judged))
 
@@ -72,7 +77,7 @@ def check_search(simulator: Any, search: Any, task: TaskSpec, ensemble: Any = No
 def searched(simulator: Any, window: Window, steps: int, search: Search, watch: Watch | None = None) -> Tensor:
     """The `steps` frames `(B, steps, *S, C)` after the context of a window, of the path that looks least wrong.
 
-    How wrong an option looks at a step is the sum of what the critic guesses, where there is one, and of how much the
+    How wrong an option looks at a step is the sum of what each part that judges draws says of it, and of how much the
     laws are broken before they are repaired, each as deviations from the mean over the options of its sample. Those of
     all steps of a path add up.
     """
@@ -104,10 +109,8 @@ def _options(
     z, predicted = (x.repeat(many, *(1,) * (x.ndim - 1)) for x in (z, predicted))
     after = rows.refine(predicted, z, step, Draws(search.seed, range(beams * many))(step, predicted))
     states_after, frames = rows.settle(z, after, step)
-    signs = []
-    critic = simulator.parts.get("critic")
-    if isinstance(critic, Critic) and "critic" not in simulator.idle:
-        signs.append(critic.error(after, predicted, z[:, -1], rows.condition(step)))
+    judges = judges_of(simulator, rows.task)
+    signs = [judge.error(after, predicted, z[:, -1], rows.condition(step)) for judge in judges]
     if laws := laws_of(rows.task, rows.periodic):
         assert rows.unrepaired is not None
         signs.append(broken(rows.unrepaired.unsqueeze(1), laws, rows.reference, rows.domain, rows.window.mask).sqrt())

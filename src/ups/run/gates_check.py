@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ups.eval.gates import BETTER_WHEN_LARGER, LAW, MEASURED, metric_of
+from ups.eval.gates import LAW, boundable, metric_of
+from ups.eval.metrics import METRICS
 from ups.physics.laws import laws_of
 from ups.rundir import RunDir
 from ups.types import ConfigError, TaskSpec, nearest
@@ -27,10 +28,10 @@ def require_measurable(
         laws = [law.name for law in laws_of(task, periodic)]
         for metric in wanted:
             record = metric_of(metric)
-            if record in BETTER_WHEN_LARGER:
+            if record in METRICS and METRICS[record].larger_is_better:
                 raise ConfigError(f"gates.{name}.{metric}: is better when it is larger, and a gate is an upper bound.")
             if record.startswith(LAW) and record.removeprefix(LAW) not in laws:
-                there = [*MEASURED, *laws]
+                there = [*boundable(), *laws]
                 hint = nearest(metric, there, f"its metrics are {', '.join(there)}.")
                 raise ConfigError(f"gates.{name}.{metric}: the evaluation of {name} gives no '{metric}'; {hint}")
 

@@ -31,7 +31,7 @@ from ups.models import Simulator
 from ups.models.calibration import calibrated, drawing_part, lasting_of
 from ups.models.config import FORECASTER
 from ups.models.ensembles import TOGETHER, members_of
-from ups.models.search import Search, calls_of, searched
+from ups.models.search import Search, calls_of, judges_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, rollout_with_signs
 from ups.physics.solver import watched
@@ -180,10 +180,10 @@ class Judge:
         return scores, errors if errors is not None and errors.samples else None
 
     def _search(self, exam: Exam) -> SearchScores | None:
-        """What compute buys on a few trajectories, where a critic was trained."""
+        """What compute buys on a few trajectories, where a part judges draws."""
         sim, task, scores = self.simulator, exam.part.task, SearchScores()
         budgets = [Search(many, max(1, many // 4)) for many in sorted(set(self.config.evaluation.search))]
-        if task.steady or "critic" not in sim.parts or drawing_part(sim, task) is None or not budgets:
+        if task.steady or not judges_of(sim, task) or drawing_part(sim, task) is None or not budgets:
             return None
         window = next(iter(self._windows(exam))).rows(0, AT_ONCE[self.device.type == "cuda"]).to(self.device)
         steps = min(self.protocol.steps or window.targets.shape[1], window.targets.shape[1])
