@@ -111,14 +111,14 @@ def test_numbers_of_whole_files_are_parameters_where_they_differ_or_are_asked_fo
         for words in (
             "(seed), for it tells runs apart; `datasets: {seed: seed}` in the task makes seed a parameter",
             "(partly), for not all files have it",
-            "(g), for it does not differ between files; `datasets: {g: g}` in the task",
+            "(g), for it is the same in all files or tells runs apart; `datasets: {g: g}` in the task",
         ):
             assert f"numbers among the attributes are not used {words}" in notes
         assert "of the numbers among the attributes c is a parameter; `ignore: [c]` in the task leaves it out" in notes
         assert not any(word in notes for word in ("_hidden", "version", "who", "(c)", "partly: partly"))
         with open_source(folder / f"1.{suffix}", TASKS, task) as lone:
             assert (
-                "not used (c, g, partly, seed), for they do not differ between files; `datasets: {c: c}`"
+                "not used (c, g, partly, seed), for they are the same in all files or tell runs apart; `datasets: {c:"
                 in lone.all_notes[-1]
             )
             assert lone.params_of(0) == {}

@@ -154,7 +154,7 @@ def test_parameters_that_are_seen_to_carry_states_along_are_proposed_to_do_so(tm
     assert sets.winds == ("u", "v")
     notes = "; ".join(sets.notes)
     assert "u, v, w are parameters" in notes
-    assert "(g), for it does not differ between files" in notes
+    assert "(g), for it is the same in all files or tells runs apart" in notes
 
 
 def test_frames_that_hide_what_moves_them_are_proposed_with_the_ones_before(tmp_path: Path) -> None:

@@ -77,7 +77,8 @@ class Source(AbstractContextManager["Source"], ABC):
         """The notes, with one on the numbers that are offered and that nobody has asked for. It is the last word of all
         files of a task together: alone, each has such numbers."""
         names = list(self.offered)
-        reason = "for they do not differ between files" if len(names) > 1 else "for it does not differ between files"
+        verbs = ("are", "tell") if len(names) > 1 else ("is", "tells")
+        reason = f"for {'they' if len(names) > 1 else 'it'} {verbs[0]} the same in all files or {verbs[1]} runs apart"
         unused = [f"{UNUSED} ({few(names)}), {reason}; {AS_PARAMETER.format(names[0])}"] if names else []
         return (*self.notes, *unused)
 
