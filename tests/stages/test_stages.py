@@ -252,20 +252,23 @@ def test_the_loss_of_a_window_is_the_mean_of_the_losses_of_its_parts(name: str, 
 
 def test_noise_is_measured_by_each_sample_alone() -> None:
     task = TASKS["burgers1d"]
-    stage, sample = OperatorStage(simulator(task), OperatorStageConfig(loss=OperatorLoss(noise=0.5))), window(task)
-    stage.fit(sample)
+    sim, sample = simulator(task, 64), window(task, 64)
     loud = dataclasses.replace(sample, context=sample.context.clone())
     loud.context[2] *= 1e3
 
-    def values(given: Window) -> list[float]:
+    def seen(given: Window, noise: float) -> torch.Tensor:
+        """The context that the operator is shown."""
+        stage = OperatorStage(sim, OperatorStageConfig(loss=OperatorLoss(noise=noise)))
         torch.manual_seed(0)
         kept: list[torch.Tensor] = []
         hook = stage.operator.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
         stage.loss(given)
         hook.remove()
-        return kept[0][:2].flatten().tolist()
+        return kept[0].flatten(1)
 
-    assert values(loud) == values(sample)
+    assert seen(loud, 0.5)[:2].tolist() == seen(sample, 0.5)[:2].tolist()
+    clean = seen(sample, 0.0)
+    torch.testing.assert_close((seen(sample, 0.5) - clean).std(1), 0.5 * clean.std(1), rtol=0.15, atol=0)
 
 
 def test_the_steps_trained_through_grow_from_one_to_all_within_the_curriculum() -> None:
