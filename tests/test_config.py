@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ups.config import dump, fingerprint, load
+from ups.config import dump, fingerprint, incidental_keys, load
 from ups.run.config import run_config
 from ups.types import ConfigError
 
@@ -40,6 +40,16 @@ def test_a_shown_config_loads_to_itself_and_keeps_its_fingerprint(tmp_path: Path
     again = load(run_config(), written(tmp_path, "shown.yaml", dump(config)))
     assert again == config
     assert fingerprint(again) == fingerprint(config)
+
+
+def test_how_often_is_logged_and_saved_is_no_part_of_what_a_run_is() -> None:
+    config = load(run_config(), None, {"data.a.task": "advection1d"})
+    same = {"operator.train.log_every": 7, "operator.train.checkpoint_seconds": 9.0, "codec.workers": 2, "out": "there"}
+    assert set(same) <= incidental_keys(config)
+    for key, value in same.items():
+        assert fingerprint(load(run_config(), None, {"data.a.task": "advection1d", key: value})) == fingerprint(config)
+    for key, value in {"operator.train.drift_every": 7, "operator.batch": 3, "seed": 1}.items():
+        assert fingerprint(load(run_config(), None, {"data.a.task": "advection1d", key: value})) != fingerprint(config)
 
 
 def test_the_fingerprint_ignores_order_and_sees_every_value() -> None:
@@ -154,7 +164,7 @@ def test_what_goes_on_from_the_demo_has_its_networks(tmp_path: Path) -> None:
         ("codec: {train: {ema: 1.5}}", "'codec.train'", "train.ema is 1.5"),
         ("model: {codec: {dim: 0}}", "'model.codec'", "at least 1"),
         ("model: {codec: {patch: [0, 2, 2]}}", "'model.codec'", "at least 1"),
-        ("model: {operator: {drop_path: 2}}", "'model.operator'", "from 0 to below 1"),
+        ("model: {operator: {param_waves: 17}}", "'model.operator'", "from 0 to 16"),
         ("model: {operator: {depth: -1}}", "'model.operator'", "at least 1"),
         ("mix: {policy: temperature, temperature: 0}", "'mix'", "must be above 0"),
         ("data: {b: {task: burgers1d, reduce: {time: 0}}}", "'data.b.reduce'", "every n-th"),

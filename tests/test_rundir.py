@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ups.config import Config
+from ups.config import Config, load
 from ups.rundir import RunDir, write_atomic
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending, Verdict
@@ -131,6 +131,43 @@ def test_a_run_begun_before_a_key_existed_goes_on_and_one_under_another_default_
     run.environment.write_text(json.dumps(facts))
     run.config.write_text(run.config.read_text().replace("0.1", "0.2"))
     assert not run.is_of(Grown(train=Inner(lr=0.2))), "someone has changed what the run was begun with"
+
+
+class Before(Inner):
+    """Of an earlier program: with a key that is no more."""
+
+    rounds: int = 1
+
+
+class Today(Inner):
+    dropped: ClassVar[Mapping[str, Any]] = {"rounds": 1}
+
+
+class Earlier(Settings):
+    train: Before = Before()
+
+
+class Later(Settings):
+    train: Today = Today()
+
+
+def test_a_run_begun_with_a_key_that_is_no_more_goes_on_where_it_meant_nothing(tmp_path: Path) -> None:
+    for rounds in (1, 2):
+        with RunDir.open(tmp_path / f"{rounds}", Earlier(train=Before(rounds=rounds))):
+            pass
+    with RunDir.open(tmp_path / "1", Later(), resume=True) as run:
+        assert run.is_of(Later())
+        assert run.differences == []
+        assert load(Later, run.config, snapshot=True) == Later()
+    with pytest.raises(ConfigError, match=r"'train\.rounds' is not a known key"):
+        load(Later, run.config)
+    for opened in (
+        lambda: RunDir.open(tmp_path / "2", Later(), resume=True, force=True),
+        lambda: load(Later, tmp_path / "2/config.yaml", snapshot=True),
+    ):
+        with pytest.raises(ConfigError, match=r"2/config\.yaml: train\.rounds is 2, and .* setting no more"):
+            opened()
+    RunDir.open(tmp_path / "2", Later(), overwrite=True).close()
 
 
 class Named(Settings):

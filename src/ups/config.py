@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWr
 from pydantic_core import ErrorDetails
 
 from ups.parsing import TwiceError, parse_yaml, read_text
-from ups.types import ConfigError, UpsError, nearest
+from ups.types import ConfigError, OutdatedError, UpsError, as_written, nearest
 
 Key = tuple[str, ...]
 GROUPS = ("model_type", "dict_type", "dataclass_type")
@@ -27,7 +27,7 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 class Config(BaseModel):
     """A config: unknown keys are errors, values never change after loading, and no text is taken for a number."""
 
-    # Keys that change how a result is reached and not what it is: no part of the fingerprint.
+    # Keys that change how a result is reached and not what it is: no part of the fingerprint. Dataclasses may too.
     incidental: ClassVar[frozenset[str]] = frozenset()
     # Keys that change nothing of what is learnt: a run may go on with others.
     after_training: ClassVar[frozenset[str]] = frozenset()
@@ -49,9 +49,19 @@ class Config(BaseModel):
 C = TypeVar("C", bound=Config)
 
 
-def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> C:
-    """A config from a YAML file (and the files its `base:` names), changed by dotted overrides (`a.b: value`)."""
+def load(
+    model: type[C], path: Path | None = None, overrides: Mapping[str, Any] | None = None, *, snapshot: bool = False
+) -> C:
+    """A config from a YAML file (and the files its `base:` names), changed by dotted overrides (`a.b: value`).
+
+    `snapshot`: the file is what a run folder keeps, maybe of an earlier program, and has the meaning that it had then.
+    """
     values, origin = _laid(path, overrides or {})
+    if snapshot:
+        try:
+            values = as_meant(values, model())
+        except OutdatedError as error:
+            raise OutdatedError(f"{path}: {error}") from None
     try:
         config = model.model_validate(values)
     except ValidationError as error:
@@ -108,14 +118,13 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
     return ""
 
 
-def as_meant(written: Any, today: Any) -> Any:
-    """The values of a config that a run has kept. A key that they were written before has what it meant then, which
-    stands as `formerly` beside a default that is another by now. `today`: a config of the same kind."""
-    earlier = dict(getattr(today, "formerly", {}))
-    groups = {name: getattr(today, name) for name in type(today).model_fields} if isinstance(today, Config) else {}
+def as_meant(written: Any, today: Any, at: str = "") -> Any:
+    """The values of a config that a run has kept, each group `as_written`. `today`: a config of the same kind."""
+    groups = dict(today) if isinstance(today, Config) else {}
     if not isinstance(written, dict):
         return written
-    return {**earlier, **{key: as_meant(value, groups.get(key)) for key, value in written.items()}}
+    values = as_written(today, written, at)
+    return {key: as_meant(value, groups.get(key), f"{at}{key}.") for key, value in values.items()}
 
 
 def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:
@@ -309,7 +318,21 @@ def _picked(values: Any, keys: Any) -> Any:
     return {key: _picked(values[key], inner) for key, inner in keys.items() if key in values}
 
 
-def _incidental(config: Config) -> dict[str, Any]:
-    """The incidental keys of a config and of those within it, as pydantic takes them."""
-    inner = {name: _incidental(value) for name, value in config if isinstance(value, Config)}
-    return {name: keys for name, keys in inner.items() if keys} | dict.fromkeys(config.incidental, True)
+def _incidental(section: Any) -> dict[str, Any]:
+    """The incidental keys of a config and of the sections within it, as pydantic takes them."""
+    within = (
+        dict(section) if isinstance(section, Config) else vars(section) if dataclasses.is_dataclass(section) else {}
+    )
+    inner = {name: _incidental(value) for name, value in within.items()}
+    own = dict.fromkeys(getattr(section, "incidental", ()), True)
+    return {name: keys for name, keys in inner.items() if keys} | own
+
+
+def incidental_keys(section: Any) -> set[str]:
+    """The same, dotted: `operator.train.log_every`."""
+    return set(_dotted(_incidental(section)))
+
+
+def _dotted(keys: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    for name, inner in keys.items():
+        yield from _dotted(inner, f"{at}{name}.") if isinstance(inner, dict) else (f"{at}{name}",)

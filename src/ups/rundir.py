@@ -7,7 +7,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
 import uuid
@@ -19,12 +18,12 @@ from typing import Any
 
 import yaml
 
-from ups.config import Config, as_meant, dump, fingerprint
+from ups.config import Config, as_meant, dump, fingerprint, incidental_keys
 from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_json, read_record, read_text
 from ups.presence import hold, release
 from ups.provenance import environment
-from ups.types import ConfigError, DataError, UpsError
+from ups.types import ConfigError, DataError, OutdatedError, UpsError
 from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict
 
 DEEPEST = 20  # folders below each other in a run's
@@ -293,6 +292,8 @@ class RunDir(AbstractContextManager["RunDir"]):
         """What the run's config says, as it was meant; a DataError where it is damaged. `today`: one of its kind."""
         try:
             return as_meant(parse_yaml(read_text(self.config)) or {}, today)
+        except OutdatedError as error:
+            raise OutdatedError(f"{self.config}: {error}") from None
         except (OSError, ValueError, yaml.YAMLError):
             raise DataError(f"{self.config}: is no YAML, so it is damaged; put it back, or --overwrite it.") from None
 
@@ -300,8 +301,9 @@ class RunDir(AbstractContextManager["RunDir"]):
         """ConfigError where the run cannot go on with this config; where `force` allows it, the run's is replaced."""
         if not self.is_of(config):
             rows = _differences(self._written(config), yaml.safe_load(dump(config)) or {})
-            rows = [row for row in rows if _group(row) not in config.incidental | config.names]
-            learnt = [row for row in rows if _group(row) not in config.after_training]
+            free = incidental_keys(config) | config.names
+            rows = [row for row in rows if not free & {*_above(row)}]
+            learnt = [row for row in rows if _above(row)[0] not in config.after_training]
             shown = learnt if force and learnt else rows
             what = f" ({', '.join(shown[:3])}{', …' if len(shown) > 3 else ''})" if shown else ""
             if learnt or not (resume and force):
@@ -331,9 +333,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _group(difference: str) -> str:
-    """The first level of the key that a difference is of."""
-    return re.split(r"[.:]", difference, maxsplit=1)[0]
+def _above(difference: str) -> list[str]:
+    """The key that a difference is of, dotted, and those above it."""
+    parts = difference.partition(":")[0].split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
 def _differences(old: Any, new: Any, at: str = "") -> list[str]:

@@ -23,6 +23,7 @@ class UpsError(Exception):
 
         UpsError
         ├── ConfigError   a key, a type, a value or a combination in a config or on the command line
+        │   └── OutdatedError   a setting, kept from an earlier program, that is no more
         ├── DataError     a file that is not what it should be
         └── PhysicsError  a request that no solver here can answer truthfully
     """
@@ -30,6 +31,10 @@ class UpsError(Exception):
 
 class ConfigError(UpsError):
     """A key, a type, a value or a combination in a config file or on the command line."""
+
+
+class OutdatedError(ConfigError):
+    """A setting that an earlier program has written and that is no more, with a value that meant something."""
 
 
 class DataError(UpsError):
@@ -111,6 +116,20 @@ def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
         if name not in valid:
             hint = nearest(name, valid, f"the {kind}s are {', '.join(valid)}.")
             raise ConfigError(f"there is no {kind} '{name}'; {hint}")
+
+
+def as_written(config: Any, values: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """The values of a config (or of its class) that an earlier program has written, as this one takes them. A key that
+    was not there yet has what it meant then (`formerly`); one that is no more (`dropped`) is left out where it meant
+    what is always so today, and is an OutdatedError otherwise. `at`: the group they stand in, with its dot."""
+    dropped = getattr(config, "dropped", {})
+    for key, meaningless in dropped.items():
+        if values.get(key, meaningless) != meaningless:
+            raise OutdatedError(
+                f"{at}{key} is {values[key]!r:.60}, and this program has that setting no more; train without it, "
+                "or use the program that wrote it."
+            )
+    return {**getattr(config, "formerly", {}), **{key: value for key, value in values.items() if key not in dropped}}
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,6 +111,23 @@ def test_a_replaced_part_leaves_every_bit_of_the_others_and_what_lost_its_compan
         artifact.replace_part(str(one), "operator", str(simulator("burgers1d", width=64).save(tmp_path / "wide")))
 
 
+def test_an_artifact_with_a_setting_that_is_no_more_loads_where_it_meant_nothing(tmp_path: Path) -> None:
+    sim = simulator("burgers1d")
+    awaken(sim)
+    header, tensors = artifact.read(sim.save(tmp_path / "new.safetensors"))
+    config = header["parts"]["operator"]["config"]
+    assert not config.keys() & OperatorConfig.dropped.keys()
+    config |= OperatorConfig.dropped
+    old = Simulator.load(artifact.write(tmp_path / "old.safetensors", header, tensors))
+    assert old.operator.config == sim.operator.config
+    weights = sim.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in old.state_dict().items())
+    config["streams"] = 2
+    path = artifact.write(tmp_path / "other.safetensors", header, tensors)
+    with pytest.raises(DataError, match=r"other\.safetensors: operator\.streams is 2, and .* setting no more"):
+        Simulator.load(path)
+
+
 def test_an_artifact_of_version_2_loads_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulator("burgers1d", context=2, gauge="task")
     awaken(sim)

@@ -37,12 +37,12 @@ TINY = {"width": 16, "depth": 1, "heads": 2, "modes": 4}
 GRIDS = {"darcy2d": (8, 8), "advection1d": (16,)}
 
 
-def simulator(passes: int = 1, parts: tuple[str, ...] = ("codec", "operator", "steady")) -> Simulator:
+def simulator(parts: tuple[str, ...] = ("codec", "operator", "steady")) -> Simulator:
     configs = {
         "codec": CodecConfig(dim=8),
         "operator": OperatorConfig(**TINY),  # type: ignore[arg-type]
         "residual": ResidualConfig(**TINY),  # type: ignore[arg-type]
-        "steady": SteadyConfig(**TINY, passes=passes),  # type: ignore[arg-type]
+        "steady": SteadyConfig(**TINY),  # type: ignore[arg-type]
     }
     return assemble([DARCY, WAVE], {name: configs[name] for name in parts}, grids=GRIDS, kinds=KINDS).eval()
 
@@ -135,19 +135,6 @@ def test_draws_are_those_of_their_seed_and_of_steady_tasks_alone(trained: Simula
         plain.solve(a, task="darcy2d", ensemble=2)
 
 
-def test_a_second_pass_betters_the_answer_of_the_first() -> None:
-    once, twice = simulator(passes=1), simulator(passes=2)
-    for sim in (once, twice):
-        awaken(sim)
-    given, z = Condition.of(window(3)), torch.randn(3, 2, 2, 8)
-    before = torch.zeros(3, 1, 2, 2, 8)
-    with torch.no_grad():
-        first = once.parts["steady"].refine_tokens(z, before, given)
-        second = once.parts["steady"].refine_tokens(first, before, given)
-        torch.testing.assert_close(twice.parts["steady"].refine_tokens(z, before, given), second)
-    assert float((second - first).abs().max()) > 0
-
-
 def test_it_takes_the_place_of_the_flow_of_all_tasks_on_steady_ones() -> None:
     both = simulator(parts=("codec", "operator", "residual", "steady"))
     assert [type(part) for part in both.awake(DARCY)][2:] == [SteadyFlow]
@@ -156,7 +143,7 @@ def test_it_takes_the_place_of_the_flow_of_all_tasks_on_steady_ones() -> None:
     assert [type(part) for part in both.awake(DARCY)][2:] == [ResidualFlow]
 
 
-@pytest.mark.parametrize("changes", [{"steps": 9}, {"passes": 0}, {"kernel": 4}])
+@pytest.mark.parametrize("changes", [{"steps": 9}, {"kernel": 4}])
 def test_a_flow_that_cannot_be_is_refused(changes: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"steady\."):
         SteadyConfig(**changes)  # type: ignore[arg-type]

@@ -149,7 +149,7 @@ class Measurement:
 def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) -> ledger.Entry:
     """What the folder of a finished run says of a row, as an entry."""
     records, environment = read_results(place.results), place.read(place.environment)
-    config = load(run_config(), place.config)
+    config = load(run_config(), place.config, snapshot=True)
     test = [r for r in records if (r.split, r.mode, r.axis) == ("test", "strict", "")]
     ours = [r for r in test if r.predictor == OURS and r.metric == "nrmse"]
     if not ours:

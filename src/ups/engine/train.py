@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ups.types import ConfigError, UpsError, counted
 from ups.verdict import Ending
@@ -21,6 +21,11 @@ class DivergenceError(UpsError):
 @dataclass(frozen=True)
 class TrainConfig:
     """How long and how a stage is trained. `steps` and `seconds` are budgets, and the one used up first ends it."""
+
+    # How often is logged and saved, and how windows arrive. Not `drift_every`: all ranks of all machines compare then.
+    incidental: ClassVar[frozenset[str]] = frozenset(
+        {"log_every", "checkpoint_steps", "checkpoint_seconds", "max_failed_saves", "straggler", "prefetch"}
+    )
 
     steps: int | None = None
     """Optimizer steps; None: only the seconds count; 0: nothing is learnt."""

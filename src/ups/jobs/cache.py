@@ -53,7 +53,7 @@ def run_of(path: Path, overrides: dict[str, str]) -> tuple[RunDir, RunConfig]:
     """The run that a folder holds, or that a config describes, and its config."""
     if path.is_dir():
         folder = RunDir.at(path)
-        config = load(run_config(), folder.config, overrides)
+        config = load(run_config(), folder.config, overrides, snapshot=True)
     else:
         config = load(run_config(), path, overrides)
         folder = RunDir.at(Path(config.out) / config.name)

@@ -63,7 +63,7 @@ def evaluate_run(run: Path, question: Question, screen: Screen) -> tuple[Path, R
     """
     folder = RunDir.at(run)
     folder.require_own_files()
-    config = load_config(run_config(), folder.config)
+    config = load_config(run_config(), folder.config, snapshot=True)
     if not config.data:
         raise DataError(f"{folder.config}: names no data, so it is not what the run was trained with; put that back.")
     try:

@@ -19,7 +19,7 @@ from torch import Tensor
 from ups.files import draft
 from ups.models.config import SimulatorConfig
 from ups.parsing import parse_json
-from ups.types import ConfigError, DataError, Field, Param, Storage, TaskSpec
+from ups.types import ConfigError, DataError, Field, Param, Storage, TaskSpec, as_written
 
 T = TypeVar("T")
 
@@ -180,16 +180,15 @@ def plan(
         raise ConfigError(f"this program knows no part '{min(unknown)}'")
     return (
         [task_from(task) for task in header["tasks"]],
-        {name: config_from(configs[name], part["config"]) for name, part in parts.items()},
-        config_from(SimulatorConfig, header["simulator"]),
+        {name: config_from(configs[name], part["config"], name) for name, part in parts.items()},
+        config_from(SimulatorConfig, header["simulator"], "simulator"),
         {name: tuple(grid) for name, grid in header["grids"].items()},
     )
 
 
-def config_from(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A part's config from what `dataclasses.asdict` and JSON made of it; keys that it was written before have what
-    they meant then."""
-    return kind(**{**getattr(kind, "formerly", {}), **_tuples(values)})
+def config_from(kind: type[T], values: Mapping[str, Any], name: str) -> T:
+    """A part's config from what `dataclasses.asdict` and JSON made of it, as it was meant when it was written."""
+    return kind(**as_written(kind, _tuples(values), f"{name}."))
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,6 @@ from ups.models.layers import (
     AXES,
     EPS,
     AxisConv,
-    DropPath,
     FourierMixing,
     Mlp,
     TaskLinears,
@@ -47,7 +46,6 @@ class BlockShape:
     ratio: float  # hidden over outer width of the MLP
     kernel: int  # reach of the local convolution, odd
     norm: Norm
-    streams: int  # groups of channels that are mixed in space separately
     tasks: tuple[str, ...] = ()  # those that have some layers for themselves
 
 
@@ -219,46 +217,21 @@ class WindowAttention(nn.Module):
         return torch.unflatten(functional.scaled_dot_product_attention(q, k, v, attn_mask=bias), 0, (samples, -1))
 
 
-class StreamAttention(nn.Module):
-    """At each place, the streams `(B · streams, *G, D)` of one sample attend to one another; `leave` is for the block
-    to apply."""
-
-    def __init__(self, shape: BlockShape) -> None:
-        super().__init__()
-        self.heads, self.streams = shape.heads, shape.streams
-        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
-        self.leave = nn.Linear(shape.width, shape.width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat = torch.unflatten(x, 0, (-1, self.streams)).flatten(2, -2).transpose(1, 2)  # (B, tokens, streams, D)
-        qkv = torch.unflatten(self.qkv(flat).flatten(0, 1), -1, (3, self.heads, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        out = functional.scaled_dot_product_attention(rms_norm(q), rms_norm(k), v).transpose(1, 2).flatten(2)
-        return torch.unflatten(out, 0, flat.shape[:2]).transpose(1, 2).reshape(x.shape)
-
-
-def drop_rates(highest: float, blocks: int) -> Iterator[float]:
-    """How often each block is left out in training, one after the other: from never to `highest`, in equal steps."""
-    return (highest if i == blocks - 1 > 0 else i * (highest / max(1, blocks - 1)) for i in range(blocks))
-
-
 class Block(nn.Module):
     """x + gate · W((mixer(h) + conv(h)) ⊙ silu(G h)), then x + gate · MLP(h), h being the normalised, modulated x.
 
     The product with G h makes u ∂u one layer deep. Scale, shift and gate come from the condition; gates start at zero,
-    and the block as the identity. With streams, attention between them follows the mixing in space. Where `tasks` are
-    named, each has W, G and what the condition does for itself.
+    and the block as the identity. Where `tasks` are named, each has W, G and what the condition does for itself.
     """
 
-    def __init__(self, shape: BlockShape, mixer: Callable[[], nn.Module], drop: float) -> None:
+    def __init__(self, shape: BlockShape, mixer: Callable[[], nn.Module]) -> None:
         super().__init__()
         width = shape.width
         self.norm = shape.norm
         self.mixer, self.local = mixer(), AxisConv(width, shape.kernel)
         self.open, self.leave = nn.Linear(width, width), nn.Linear(width, width)
-        self.streams = nn.ModuleList([StreamAttention(shape)] if shape.streams > 1 else [])
-        self.mlp, self.drop = Mlp(width, shape.ratio), DropPath(drop)
-        self.condition = nn.Linear(shape.condition, 3 * (2 + len(self.streams)) * width)
+        self.mlp = Mlp(width, shape.ratio)
+        self.condition = nn.Linear(shape.condition, 6 * width)
         draw_small(self.condition.weight)
         nn.init.zeros_(self.condition.bias)
         with torch.no_grad():
@@ -269,17 +242,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
         modulation = functional.linear(c, *affine(self.condition, task))
-        parts = modulation.reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
+        parts = modulation.reshape(len(x), *(1,) * space.ndim, -1).chunk(6, -1)
         h, x = modulated_beside(x, self.norm, parts[0], parts[1])
         local, h, again = self.local.beside(h, space)
         mixed = gated(self.mixer(h, space), local, affine(self.open, task), again)
-        gate, leave = self.drop(parts[2]), affine(self.leave, task)
-        for layer in self.streams:
-            assert isinstance(layer, StreamAttention)
-            h, x = residual_modulated(x, gate, leave, mixed, self.norm, parts[6], parts[7])
-            gate, leave, mixed = self.drop(parts[8]), (layer.leave.weight, layer.leave.bias), layer(h)
-        h, x = residual_modulated(x, gate, leave, mixed, self.norm, parts[3], parts[4])
-        y: Tensor = self.mlp(h, x, self.drop(parts[5]))
+        h, x = residual_modulated(x, parts[2], affine(self.leave, task), mixed, self.norm, parts[3], parts[4])
+        y: Tensor = self.mlp(h, x, parts[5])
         return y
 
 

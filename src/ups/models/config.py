@@ -91,14 +91,6 @@ class NetworkConfig:
         "field",
         "What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places).",
     )
-    streams: int = _explained(
-        1,
-        "Groups of channels mixed in space apart from each other, with attention between them; 1: all together.",
-    )
-    drop_path: float = _explained(
-        0.0,
-        "Probability of leaving out the last block's branches in training; earlier blocks less.",
-    )
     levels: int = _explained(2, "unet: how often the grid is halved.")
     growth: float = _explained(1.5, "unet: by what the width grows each time.")
     windows: tuple[int, int, int] = _explained((16, 8, 4), "unet: tokens per window axis in 1D, 2D and 3D.")
@@ -114,18 +106,18 @@ class NetworkConfig:
     )
     # What a key meant before it was there, where its default is another now.
     formerly: ClassVar[Mapping[str, Any]] = {"param_waves": 3}
+    # Keys that are no more, with the value by which they meant what is always so today.
+    dropped: ClassVar[Mapping[str, Any]] = {"streams": 1, "drop_path": 0.0}
 
     def __post_init__(self) -> None:
         at = self.section
         if self.kernel % 2 == 0:
             raise ConfigError(f"{at}.kernel is {self.kernel}; a convolution with a middle has an odd kernel.")
         given = [n for n in (self.width, self.depth, self.heads) if n is not None]
-        if min(self.streams, self.modes, self.kernel, *self.windows, *given) < 1:
-            raise ConfigError(f"{at}.streams, modes, kernel, windows, width, depth and heads are at least 1.")
+        if min(self.modes, self.kernel, *self.windows, *given) < 1:
+            raise ConfigError(f"{at}.modes, kernel, windows, width, depth and heads are at least 1.")
         if not 0 <= self.param_waves <= 16:
             raise ConfigError(f"{at}.param_waves is {self.param_waves}, but must be from 0 to 16.")
-        if not 0 <= self.drop_path < 1:
-            raise ConfigError(f"{at}.drop_path is {self.drop_path:g}, but must be from 0 to below 1.")
         if self.levels < 0 or not 0 < self.growth < math.inf:
             raise ConfigError(f"{at}.levels is at least 0, and {at}.growth a number above 0.")
         if self.shape.width % (2 * self.shape.heads):
@@ -211,18 +203,15 @@ class SteadyConfig(NetworkConfig):
     """The flow that draws steady states around the operator's answer."""
 
     section: ClassVar[str] = "steady"
+    dropped: ClassVar[Mapping[str, Any]] = {**NetworkConfig.dropped, "passes": 1}
 
     steps: int = 2
     """Steps from noise to a draw, each of two evaluations of the network."""
-    passes: int = 1
-    """How often the network is given an answer to better: the operator's at first, then its own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.steps <= 8:
             raise ConfigError(f"steady.steps is {self.steps}; a draw takes 1 to 8 steps.")
-        if not 1 <= self.passes <= 8:
-            raise ConfigError(f"steady.passes is {self.passes}, but must be from 1 to 8.")
 
 
 @dataclass(frozen=True)

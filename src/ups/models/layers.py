@@ -1,4 +1,4 @@
-"""What every model here is made of: norms, modulation, drop path, MLP, local and Fourier mixing along the axes."""
+"""What every model here is made of: norms, modulation, MLP, local and Fourier mixing along the axes."""
 
 from __future__ import annotations
 
@@ -131,20 +131,6 @@ def fourier_features(x: Tensor, count: int) -> Tensor:
     """x, and sin and cos of π 2^k x / 2 for k < count, along a new last axis of 2 · count + 1."""
     angle = x.unsqueeze(-1) * _octaves(count, x.dtype, x.device)
     return torch.cat((x.unsqueeze(-1), angle.sin(), angle.cos()), -1)
-
-
-class DropPath(nn.Module):
-    """In training, leaves a sample's branch out with probability `rate`, and scales up the ones that stay."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
-            return x
-        keep = torch.rand(len(x), *(1,) * (x.ndim - 1), device=x.device) >= self.rate
-        return x * keep.to(x.dtype) / (1 - self.rate)
 
 
 class Mlp(nn.Module):

@@ -111,7 +111,7 @@ class LatentOperator(TokenNetwork):
         super().__init__(config, config.context, dim, tasks, patch, grids)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         if config.by_sample:  # last: the weights of all else are those of an operator without it
-            self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
+            self.gauge = Gauge(dim, config.shape.width, config.shape.width)
         self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(config, task))}
         self.conditioner.hidden_params = carried
         self.drift = nn.ModuleDict({name: Drift(len(by), config.shape.width) for name, by in carried.items()})

@@ -26,7 +26,7 @@ from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, turns
 from ups.tensors import Condition, TaskStatistics, Window, numbers_of
-from ups.types import ConfigError, DataError, TaskSpec
+from ups.types import ConfigError, DataError, OutdatedError, TaskSpec
 from ups.version import __version__
 
 # The parts that every simulator has, in the order in which their weights are drawn.
@@ -209,6 +209,8 @@ class Simulator(Answers):
             simulator.learn_corners(artifact.corners(header))
             simulator.provenance = dict(header["provenance"])
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
+        except OutdatedError as error:
+            raise DataError(f"{path}: {error}") from None
         except DAMAGE as error:
             first = " ".join(str(error).split()).rstrip(".")[:200]
             raise DataError(

@@ -13,7 +13,7 @@ from ups.models.conditions import Conditioner, driven_by
 from ups.models.config import NetworkConfig
 from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
-from ups.models.layers import Walls, draw_small, drawn, modulated
+from ups.models.layers import Walls, draw_small, modulated
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
@@ -28,7 +28,7 @@ class TokenNetwork(Part):
     """head(core(enter(numbers of each token) + walls + inputs, condition)): tokens `(B, *G, D)`.
 
     A subclass says what enters (`frames` times D numbers for each token) and what the answer means. The head starts at
-    zero. The only random numbers of `network` are those of drop path, in training.
+    zero.
     """
 
     config: Any
@@ -45,22 +45,20 @@ class TokenNetwork(Part):
         """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D; `grids`: its grid of each task."""
         super().__init__()
         check_known("core", (config.core,), CORES)
-        size, streams = config.shape, config.streams
-        self.config, self.dim, self.norm, self.streams = config, dim, config.norm, streams
+        size = config.shape
+        self.config, self.dim, self.norm = config, dim, config.norm
         own = tuple(task.name for task in tasks) if config.own_layers else ()
-        shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, streams, own)
+        shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, own)
         self.conditioner = Conditioner(size.width, tasks, config.param_waves)
-        self.enter = nn.Linear(frames * dim, size.width * streams)
-        self.walls = Walls(size.width * streams)
-        if streams > 1:
-            self.stream = nn.Parameter(drawn(streams, size.width, over=2))
+        self.enter = nn.Linear(frames * dim, size.width)
+        self.walls = Walls(size.width)
         self.core = CORES[config.core](config, shape)
-        self.modulation = nn.Linear(size.width, 2 * size.width * streams)
-        self.head = nn.Linear(size.width * streams, dim)
+        self.modulation = nn.Linear(size.width, 2 * size.width)
+        self.head = nn.Linear(size.width, dim)
         draw_small(self.modulation.weight)
         for tensor in (self.modulation.bias, self.head.weight, self.head.bias):
             nn.init.zeros_(tensor)
-        self.inputs = InputEncoder(tasks, size.width * streams, patch, grids)
+        self.inputs = InputEncoder(tasks, size.width, patch, grids)
 
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
@@ -114,19 +112,10 @@ class TokenNetwork(Part):
             x = x + features
         if condition.task in self.inputs.tasks:
             x = x + self.inputs(condition.inputs, condition.task, space, condition.corner)
-        mixed = (
-            self._streams(x, c, space, condition.task) if self.streams > 1 else self.core(x, c, space, condition.task)
-        )
+        mixed = self.core(x, c, space, condition.task)
         gain, shift = self.modulation(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(2, -1)
         answer: Tensor = self.head(modulated(mixed, self.norm, gain, shift))
         return answer
-
-    def _streams(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
-        """Streams go through the core as samples of their own, each with its own share of the condition."""
-        apart = torch.unflatten(x, -1, (self.streams, -1)).movedim(-2, 1).flatten(0, 1)
-        conditions = (c.unsqueeze(1) + self.stream).flatten(0, 1)
-        mixed = self.core(apart, conditions, space, task)
-        return torch.unflatten(mixed, 0, (-1, self.streams)).movedim(1, -2).flatten(-2)
 
 
 class StepNetwork(TokenNetwork):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ups.models.blocks import Block, BlockShape, GlobalAttention, drop_rates, fourier
+from ups.models.blocks import Block, BlockShape, GlobalAttention, fourier
 from ups.models.config import NetworkConfig
 from ups.models.grids import Space
 
@@ -15,8 +15,7 @@ class Transformer(nn.Module):
     def __init__(self, config: NetworkConfig, shape: BlockShape) -> None:
         super().__init__()
         mixer = fourier(shape, config.modes) if config.mixing == "fourier" else lambda: GlobalAttention(shape)
-        rates = drop_rates(config.drop_path, config.shape.depth)
-        self.blocks = nn.ModuleList(Block(shape, mixer, p) for p in rates)
+        self.blocks = nn.ModuleList(Block(shape, mixer) for _ in range(config.shape.depth))
 
     def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
         for block in self.blocks:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ups.models.blocks import Block, BlockShape, WindowAttention, drop_rates, fourier
+from ups.models.blocks import Block, BlockShape, WindowAttention, fourier
 from ups.models.config import NetworkConfig
 from ups.models.grids import Space
 
@@ -57,21 +57,19 @@ class UNet(nn.Module):
         each = max(1, round(config.shape.depth / (2 * levels)))
         widths = [shape.heads * round(shape.width * config.growth**level / shape.heads) for level in range(levels)]
         shapes = [dataclasses.replace(shape, width=w) for w in widths]
-        rates = list(drop_rates(config.drop_path, 2 * each * levels))
 
         def mixer(s: BlockShape, shifted: bool) -> Callable[[], nn.Module]:
             if config.mixing == "fourier":
                 return fourier(s, config.modes)
             return lambda: WindowAttention(s, config.windows, shifted)
 
-        def stack(s: BlockShape, first: int, place: int) -> nn.ModuleList:
-            """Blocks of one level, at a place of the way down and up again; every other one is shifted, across the way
-            down (0) and up (1) alike."""
+        def stack(s: BlockShape, first: int) -> nn.ModuleList:
+            """Blocks of one level; every other one is shifted, across the way down (0) and up (1) alike."""
             parity = [(first * each + i) % 2 == 1 for i in range(each)]
-            return nn.ModuleList(Block(s, mixer(s, odd), rates[place * each + i]) for i, odd in enumerate(parity))
+            return nn.ModuleList(Block(s, mixer(s, odd)) for odd in parity)
 
-        self.down = nn.ModuleList(stack(s, 0, level) for level, s in enumerate(shapes))
-        self.up = nn.ModuleList(stack(s, 1, 2 * levels - 1 - level) for level, s in enumerate(shapes))
+        self.down = nn.ModuleList(stack(s, 0) for s in shapes)
+        self.up = nn.ModuleList(stack(s, 1) for s in shapes)
         self.shrink = nn.ModuleList(Halve(a, b) for a, b in itertools.pairwise(widths))
         self.grow = nn.ModuleList(Double(b, a) for a, b in itertools.pairwise(widths))
 

@@ -73,7 +73,7 @@ def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
         parent = None
         if (place / "config.yaml").is_file():
             with suppress(UpsError):
-                parent = load(run_config(), place / "config.yaml")
+                parent = load(run_config(), place / "config.yaml", snapshot=True)
         yield place, parent
         start = parent.start_from if parent is not None else None
 

@@ -32,7 +32,7 @@ def definitions_of(run: Path, simulator: Simulator) -> tuple[Definition, ...]:
     held = simulator.provenance.get("definitions", ())
     if not held and (run / "config.yaml").is_file():
         with suppress(UpsError):  # a config that this program does not read says nothing
-            held = load_config(run_config(), run / "config.yaml").definitions
+            held = load_config(run_config(), run / "config.yaml", snapshot=True).definitions
     try:
         definitions = [Definition.from_plain(content) for content in held]
     except (TypeError, ValueError, AttributeError):

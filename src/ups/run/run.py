@@ -106,7 +106,7 @@ class Run:
     def join(cls, folder: Path, screen: Screen, preflight: Preflight | None = None) -> Run:
         """The run of a folder that a supervisor holds, for one of its ranks."""
         place = RunDir.at(folder)
-        return cls(load(run_config(), place.job), place, screen, preflight, Span.from_environment())
+        return cls(load(run_config(), place.job, snapshot=True), place, screen, preflight, Span.from_environment())
 
     def __enter__(self) -> Run:
         return self

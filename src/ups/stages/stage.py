@@ -27,6 +27,8 @@ BUDGET = {"steps", "seconds"}
 class StageConfig(Config):
     """How one stage is trained."""
 
+    incidental = frozenset({"workers"})
+
     train: TrainConfig
     """Budget and optimizer."""
     batch: int = Field(default=32, ge=1)

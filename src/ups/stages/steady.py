@@ -37,8 +37,8 @@ class SteadyStageConfig(StageConfig):
 class SteadyStage(ResidualStage):
     """Trains the flow of stage `residual` on steady tasks alone, most of all for its mean.
 
-    The mean counts as nRMSE does: the error of each sample over the size of its solution. It is learnt at every pass,
-    from the operator's answer and from the network's own. Weights are chosen by the nRMSE of the mean.
+    The mean counts as nRMSE does: the error of each sample over the size of its solution. Weights are chosen by the
+    nRMSE of the mean.
     """
 
     name: ClassVar[str] = "steady"
@@ -79,22 +79,16 @@ class SteadyStage(ResidualStage):
         window = turned(window, self.config.symmetries)
         ((z, last, missed, condition),) = self._steps(window)
         scale, usual = self.flow.scale_of(window.task.name), self.errors.get(window.task.name, 1.0)
-        truth, total = z + missed, torch.zeros(len(z), device=z.device)
-        for i in range(self.flow.config.passes):
-            if i:
-                with torch.no_grad():
-                    z = z + scale * self.flow.sample(None, z, last, condition)
-            wanted, noise = (truth - z) / scale, torch.randn_like(z)
-            time, chance = torch.rand(2, len(z), device=z.device, dtype=z.dtype)
-            drawn = chance >= self.config.mean
-            rows = drawn.reshape(-1, *(1,) * (z.ndim - 1))
-            time, noise = time * drawn, noise * rows
-            at = time.reshape(rows.shape)
-            velocity = self.flow((1 - at) * noise + at * wanted * rows, time, z, last, condition)
-            flow = square(velocity - (wanted - noise)) / 2
-            mean = raised(share(scale * (velocity - wanted), truth), 0.5) / usual
-            total = total + torch.where(drawn, flow, mean)
-        return {"steady": total.mean() / self.flow.config.passes}
+        wanted, noise = missed / scale, torch.randn_like(z)
+        time, chance = torch.rand(2, len(z), device=z.device, dtype=z.dtype)
+        drawn = chance >= self.config.mean
+        rows = drawn.reshape(-1, *(1,) * (z.ndim - 1))
+        time, noise = time * drawn, noise * rows
+        at = time.reshape(rows.shape)
+        velocity = self.flow((1 - at) * noise + at * wanted * rows, time, z, last, condition)
+        flow = square(velocity - (wanted - noise)) / 2
+        mean = raised(share(scale * (velocity - wanted), z + missed), 0.5) / usual
+        return {"steady": torch.where(drawn, flow, mean).mean()}
 
     def evaluate(self, window: Window) -> dict[str, Tensor]:
         """nRMSE of the mean, in physical units, `(B,)`."""
