@@ -286,9 +286,7 @@ def test_validation_comes_when_it_is_due_as_often_as_is_foretold(
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_what_was_better_before_the_first_step_is_kept_where_it_is_looked_at(
-    toy: SimpleNamespace, first: bool
-) -> None:
+def test_what_was_better_before_the_first_step_is_kept_where_it_is_looked_at(toy: SimpleNamespace, first: bool) -> None:
     stage = toy.Regression()
     stage.module.weight.data, stage.module.bias.data = toy.true[None].clone(), torch.tensor([toy.offset])
     before = weights(stage.module)

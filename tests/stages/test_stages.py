@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
+import yaml
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ups.config import dump, load
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
+from ups.run.config import run_config
 from ups.stages import STAGES, CodecStage, OperatorStage
 from ups.stages.codec import CodecLoss, CodecStageConfig
 from ups.stages.operator import OF_SOME, OperatorLoss, OperatorStageConfig
@@ -346,6 +350,20 @@ def test_a_stage_is_called_what_its_line_says_and_needs_what_others_make(name: s
     assert stage.name == name
     assert {*stage.needs, stage.makes} <= {other.makes for other in STAGES.values()}
     assert stage.part().Config is stage.PartConfig
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_that_goes_no_step_ahead_has_no_unroll(name: str, tmp_path: Path) -> None:
+    if name not in ("codec", "steady"):
+        assert load(run_config(), None, {f"{name}.unroll": 3}).stage(name).ahead == 3
+        return
+    assert run_config()().stage(name).ahead == 1
+    with pytest.raises(ConfigError, match=f"--{name}.unroll is not a known key"):
+        load(run_config(), None, {f"{name}.unroll": 1})
+    kept = tmp_path / "config.yaml"  # of an earlier program, which wrote the default down
+    (values := yaml.safe_load(dump(run_config()())))[name]["unroll"] = 1
+    kept.write_text(yaml.safe_dump(values))
+    assert load(run_config(), kept, snapshot=True) == run_config()()
 
 
 @pytest.mark.parametrize(("term", "value"), [("weak", -1.0), ("divergence", float("nan")), ("latent", float("inf"))])
