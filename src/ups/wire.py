@@ -107,9 +107,9 @@ def connect(address: tuple[str, int], secret: bytes, patience: float = PATIENCE)
     return _proved(connection, _mac(secret, b"session", theirs, ours), b"client", b"server")
 
 
-def accept(connection: socket.socket, secret: bytes, patience: float = PATIENCE) -> Channel:
+def accept(connection: socket.socket, secret: bytes) -> Channel:
     """The same from the side that listens."""
-    connection.settimeout(patience)
+    connection.settimeout(PATIENCE)
     ours = secrets.token_bytes(NONCE)
     connection.sendall(HELLO + ours)
     theirs, proof = _exactly(connection, NONCE), _exactly(connection, MAC)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ups.data.splits import CONVENTIONS, Split, make_split
+from ups.data.splits import CONVENTIONS, IN_TIME, Split, digest, given_split, held_out, make_split, parts_of
 from ups.types import ConfigError, DataError
 
 IDS = tuple(f"{i:06d}" for i in range(1000))
@@ -134,3 +134,61 @@ def test_an_initial_state_is_in_one_part_at_every_parameter() -> None:
         by_value = [{name.partition("/")[2] for name in getattr(split, part) if name.startswith(v)} for v in values]
         assert by_value[0] == by_value[1] == by_value[2]
     assert make_split([str(n) for n in range(100)]).test == tuple(n.partition("/")[2] for n in split.test[:10])
+
+
+def test_folders_named_after_the_parts_are_the_split_and_others_are_none() -> None:
+    ids = ["Train/a", "training/b", "VAL/a", "testing/a"]
+    assert parts_of(ids) == dict(zip(ids, ("train", "train", "valid", "test"), strict=True))
+    assert parts_of(["train/a", "other/a"]) is None
+    assert parts_of(["valid/a", "test/a"]) is None, "nothing is for training"
+
+
+def test_an_empty_part_says_whether_frames_are_too_few_or_its_share_is_none() -> None:
+    cut = given_split(["a"], {"a": "train"}, IN_TIME, (0.8, 0.2, 0.0))
+    with pytest.raises(DataError, match=r"too few frames for a share of 0\.2; give longer trajectories"):
+        cut.part("valid")
+    with pytest.raises(DataError, match="give it a fraction above 0"):
+        cut.part("test")
+
+
+def test_labels_of_too_few_samples_are_cut_together_or_with_the_first_that_has_enough() -> None:
+    many = [f"a{i}" for i in range(10)]
+    one = make_split([*many, "b", "c"], strata=["a"] * 10 + ["b", "c"])
+    assert one == make_split([*many, "b", "c"])
+    three = make_split([*many, "b", "c", "d"], strata=["a"] * 10 + ["b", "c", "d"])
+    rare = [{*"bcd"} & set(three.part(part)) for part in ("train", "valid", "test")]
+    assert [len(each) for each in rare] == [1, 1, 1], "each part has one of the three"
+
+
+def held(*names: str, fractions: tuple[float, float, float] = (0.5, 0.25, 0.25)) -> Split:
+    """`x/…` is held out; what stands behind the bar is what a sample begins from."""
+    return held_out(names, [n[0] == "x" for n in names], "seeded", fractions, 0, [n.partition("/")[2] for n in names])
+
+
+def test_what_is_begun_from_on_both_sides_is_tested_or_trained_and_never_both() -> None:
+    starts = [str(i) for i in range(20)]
+    cut = held(*(f"{side}/{start}" for side in "xy" for start in starts))
+    tested, rest = ({n[2:] for n in cut.test}, {n[2:] for n in cut.train + cut.valid})
+    assert {n[0] for n in cut.test} == {"x"}
+    assert {n[0] for n in cut.train + cut.valid} == {"y"}
+    assert len(tested) == 5
+    assert tested | rest == set(starts)
+    assert not tested & rest
+    alone = held("x/other", *(f"y/{start}" for start in starts), fractions=(0.5, 0.5, 0.0))
+    assert (alone.test, len(alone.train), len(alone.valid)) == (("x/other",), 10, 10)
+
+
+def test_values_cannot_be_held_out_where_nothing_is_left_for_a_part() -> None:
+    both = [f"{side}/{start}" for side in "xy" for start in range(20)]
+    with pytest.raises(ConfigError, match="nothing for testing of starts that all values share"):
+        held(*both, fractions=(0.5, 0.5, 0.0))
+    with pytest.raises(ConfigError, match="nothing for training"):
+        held(*both, fractions=(0.0, 0.0, 1.0))
+    with pytest.raises(DataError, match="none of the 2 samples"):
+        held("y/a", "y/b")
+    with pytest.raises(DataError, match=r"the samples with other values are 1, too few .* train and valid"):
+        held("x/a", "y/b")
+
+
+def test_a_set_of_ids_has_one_digest_in_any_order() -> None:
+    assert digest(["a", "b"]) == digest(["b", "a"]) != digest(["a", "c"])

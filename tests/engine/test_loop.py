@@ -285,6 +285,23 @@ def test_validation_comes_when_it_is_due_as_often_as_is_foretold(
     assert validations_of(settings, 20) == len(expected)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_what_was_better_before_the_first_step_is_kept_where_it_is_looked_at(toy: SimpleNamespace, first: bool) -> None:
+    stage = toy.Regression()
+    stage.module.weight.data, stage.module.bias.data = toy.true[None].clone(), torch.tensor([toy.offset])
+    before = weights(stage.module)
+
+    class Away(toy.Lines):  # type: ignore[misc, name-defined]
+        def batch(self, step: int) -> Window:
+            given = super().batch(step)
+            return given if step == 10**6 else toy.window(given.params, -given.targets[:, 0, :, 0])
+
+    outcome = Trainer(config(validate_first=first, validate_every=10, ema=0.0), stage, Away()).fit()
+    assert [row["step"] for row in outcome.history] == ([0, 10, 20] if first else [10, 20])
+    assert outcome.best_step == (0 if first else 10)
+    assert all(torch.equal(a, b) is first for a, b in zip(weights(stage.module), before, strict=True))
+
+
 @pytest.mark.parametrize(
     ("frames", "expected"), [((16, 16), [4, 7, 10, 14, 17, 20]), ((1, 3), [10, 20]), ((1, 1000), [20]), ((9, 0), 10)]
 )

@@ -8,9 +8,9 @@ import torch
 
 from ups.eval import comparison
 from ups.eval.comparison import Comparison
-from ups.eval.intervals import intervals, number, ratio_of_means
+from ups.eval.intervals import intervals, number, ratio_of_means, resampled_means, with_interval
 from ups.eval.metrics import METRICS, Errors, Metric, correlation_time, measure, summary
-from ups.eval.nrmse import RolloutErrors, nrmse, rms, validation_nrmse
+from ups.eval.nrmse import RolloutErrors, capped, nrmse, rms, validation_nrmse
 from ups.eval.pairs import difference, surely_lower
 from ups.eval.spectra import spectrum
 from ups.types import ConfigError
@@ -358,3 +358,87 @@ def test_samples_measured_some_at_a_time_have_the_errors_of_all_at_once(
 def test_a_number_that_is_not_finite_is_written_as_a_word() -> None:
     values = (0.123456, float("inf"), float("-inf"), float("nan"))
     assert [number(value) for value in values] == ["0.1235", "infinite", "-infinite", "–"]
+
+
+def test_resamples_drawn_a_part_at_a_time_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = noise(2, 7)
+    whole = resampled_means(rows, seed=3, resamples=100)
+    monkeypatch.setattr("ups.eval.intervals.AT_ONCE", 50)
+    assert np.array_equal(resampled_means(rows, seed=3, resamples=100), whole)
+
+
+def test_a_ratio_of_means_is_over_the_same_samples() -> None:
+    with pytest.raises(ConfigError, match="needs the same samples, not 3 and 2"):
+        ratio_of_means(np.ones(3), np.ones(2), "A", "nrmse")
+
+
+def test_a_number_over_one_sample_has_no_interval() -> None:
+    assert with_interval(0.5, 0.25, 1.0, 2) == "0.5 (0.25 – 1)"
+    assert with_interval(0.5, 0.25, 1.0, 1) == "0.5"
+
+
+def test_an_infinite_error_is_infinite_beside_any_other() -> None:
+    ours = np.array([1.0, np.inf])
+    assert ratio_of_means(ours, ours, "A", "nrmse").value == np.inf
+
+
+def test_an_error_fit_to_be_averaged_is_a_million_at_most() -> None:
+    errors = torch.tensor([2.0, 1e9, torch.inf, torch.nan])
+    assert capped(errors).tolist() == [2.0, 1e6, 1e6, 1e6]
+
+
+def test_a_validation_may_be_of_some_frames_alone() -> None:
+    true = torch.ones(1, 3, 8, 1)
+    pred = true + torch.tensor([0.0, 1.0, 2.0]).reshape(1, 3, 1, 1)
+    assert [validation_nrmse(pred, true, torch.ones(1), frames=some).item() for some in (slice(1), slice(3))] == [0, 1]
+
+
+def test_a_field_in_usual_units_has_the_error_of_the_formula_to_the_bit() -> None:
+    pred, true = noise(3, 4, 16, 2), noise(3, 4, 16, 2)
+    assert np.array_equal(nrmse(pred, true), rms(pred - true) / rms(true))
+
+
+def test_a_sample_of_which_no_cell_counts_has_no_error() -> None:
+    mask = np.zeros((2, 16), bool)
+    mask[0] = True
+    pred, true = noise(2, 3, 16, 1), noise(2, 3, 16, 1)
+    assert rms(pred - true, mask)[1].tolist() == [[0.0]] * 3
+    assert np.isfinite(rms(pred - true, mask)).all()
+
+
+def test_where_nothing_is_in_any_channel_all_are_counted_and_none_beside_one_that_has_something() -> None:
+    nothing = np.zeros((2, 3, 16, 2))
+    errors = measure(nothing, nothing)
+    assert errors.per_sample("nrmse").tolist() == errors.per_sample("trajectory-l2").tolist() == [0, 0]
+    one = nothing.copy()
+    one[..., 0] = 1.0
+    for name in ("nrmse", "trajectory-l2"):
+        assert measure(1.5 * one, one).per_sample(name) == pytest.approx(0.5)
+    assert not measure(nothing + 1e-3, nothing).diverged.any(), "what is zero has no size from which to be far"
+
+
+def test_the_boundary_error_of_a_mask_is_over_the_cells_of_faces_that_count() -> None:
+    true, pred = np.zeros((1, 1, 4, 6, 1)), np.ones((1, 1, 4, 6, 1))
+    mask = np.zeros((1, 4, 6), bool)
+    mask[0, 0, 2:4] = mask[0, 1:3] = True
+    pred[0, 0, 0, 2] = 3.0
+    cells = [9, 1, *[1] * 4]  # two of the upper face, and both ends of two rows
+    assert measure(pred, true, mask=mask).per_sample("brmse") == pytest.approx(np.sqrt(sum(cells) / 6))
+
+
+def test_a_constant_field_correlates_where_it_is_met_and_what_is_broken_never() -> None:
+    true = frames(*[np.full(N, 2.0)] * 3)
+    pred = true.copy()
+    pred[0, 1, 0], pred[0, 2, 5] = 3.0, np.nan
+    with np.errstate(invalid="ignore", divide="ignore"):
+        assert Comparison(pred, true).correlation[0, :, 0].tolist() == [1, 0, 0]
+
+
+def test_an_error_whose_square_is_no_number_is_lost_in_every_metric() -> None:
+    true = noise(2, 3, 16, 1)
+    pred = true.copy()
+    pred[1, 2, 4] = 1e200
+    errors = measure(pred, true)
+    assert errors.diverged.tolist() == [False, True]
+    for name in ("rmse", "nrmse", "max", "crmse", "brmse", "vrmse", "frmse-low"):
+        assert np.isinf(errors.frames(name)[1, :, 0]).tolist() == [False, False, True]

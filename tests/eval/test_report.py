@@ -298,7 +298,7 @@ def test_beyond_training_each_forecast_is_held_against_persistence_on_the_same_s
 def test_a_linear_model_that_does_better_is_said_to() -> None:
     made, w = result("burgers1d"), window(TASKS["burgers1d"])
     better, worse = (Scored(evaluate(Oracle(w, error, "linear"), [w], P)) for error in (0.001, 0.1))
-    words = "burgers1d: a linear model of neighbouring cells has 0.0"
+    words = "burgers1d: a linear model of neighbouring cells has "
     for linear, said in ((better, True), (worse, False)):
         page = report(replace(made, baselines=(linear,))).page()
         assert (words in page.sections[0].verdict) is said
@@ -392,6 +392,19 @@ def test_a_field_of_nothing_but_zeros_makes_a_mean_infinite_which_is_said_and_no
     assert (ours.score, ours.diverged.any()) == (np.inf, False)
     (words,) = means_of_few(TaskResult(Scored(ours, TRAINED), Scored(still)))
     assert words.startswith(f"burgers1d: 1 of {len(ours)} trajectories (such as {ours.ids[2] if ours.ids else 2}) have")
+
+
+def test_a_rollout_that_is_lost_is_no_field_of_zeros_and_no_mean_made_by_few() -> None:
+    w, error = window(TASKS["burgers1d"]), torch.full((6, 1, 1, 1), 0.01)
+    error[3] = torch.nan
+    ours, still = evaluate(Oracle(w, error), [w], P), evaluate(persistence, [w], P)
+    assert (ours.score, ours.diverged.tolist()) == (np.inf, [i == 3 for i in range(6)])
+    assert means_of_few(TaskResult(Scored(ours, TRAINED), Scored(still))) == []
+
+
+def test_a_codec_is_no_bottleneck_of_an_operator_that_was_not_trained() -> None:
+    for steps, said in ((2000, 1), (0, 0)):
+        assert len(codec_complaints(result("burgers1d", 0.01, replace(TRAINED, steps=steps), codec=0.4))) == said
 
 
 def test_a_field_of_zeros_that_is_foretold_as_such_halves_no_error_and_is_said_to_be_left_out() -> None:

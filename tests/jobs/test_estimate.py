@@ -72,7 +72,7 @@ class Real(Invented):
     def __init__(self, config: RunConfig, sets: list[Outline], stage: str, device: str) -> None:
         part, self.context = config.stage(stage), config.context
         self.sets, self.batch_size, self.device = sets, part.batch, device
-        super().__init__([data.window(part.batch, self.context, part.unroll) for data in sets])
+        super().__init__([data.window(part.batch, self.context, part.ahead) for data in sets])
 
     def validation(self, step):  # type: ignore[no-untyped-def]  # noqa: ARG002
         for data in self.sets:

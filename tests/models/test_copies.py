@@ -13,7 +13,7 @@ from ups.models.copies import copies_of, moves_of
 from ups.physics import TASKS
 from ups.physics.symmetries import Which, turns
 from ups.tensors import Condition, LatentState, Window, numbers_of
-from ups.types import ConfigError
+from ups.types import ConfigError, Field
 
 
 def moving(name: str, shifts: int, context: int, cells: int, images: Which = False) -> Simulator:
@@ -115,11 +115,14 @@ def test_cells_that_are_not_square_are_not_exchanged_though_their_tokens_are() -
 def test_copies_that_do_not_fit_together_are_stepped_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     sim, given = moving("cfd2d", 4, 2, 8, True), window("cfd2d", 2, 8)
     assert len(copies_of(sim, TASKS["cfd2d"], Condition.of(given))) == 4 * 8
-    answers = []
-    for cells in (2**21, 3 * 2 * 64, 1):
+    answers, stepped = [], list[int]()
+    sim.operator.register_forward_pre_hook(lambda _, args: stepped.append(len(args[0])))
+    for cells, most in ((2**21, 2 * 32), (3 * 2 * 64, 2 * 3), (1, 2)):
         monkeypatch.setattr(copies, "CELLS", cells)
+        stepped.clear()
         with torch.no_grad():
             answers.append(sim.simulate(given, 2))
+        assert max(stepped) == most
     assert torch.allclose(answers[0], answers[1], atol=1e-5)
     assert torch.allclose(answers[0], answers[2], atol=1e-5)
 
@@ -139,8 +142,10 @@ def test_what_is_given_has_its_places_and_what_has_a_direction_no_images() -> No
     given = window("advection1d", 1, 16)
     assert len(copies_of(sim, TASKS["advection1d"], Condition.of(given))) == 1
     sim.config = SimulatorConfig(shifts=4, images=True)
-    steady = dataclasses.replace(Condition.of(given), periodic=(True, True), task="darcy2d")
-    assert len(copies_of(sim, TASKS["darcy2d"], steady)) == 1
+    assert len(copies_of(sim, TASKS["advection1d"], Condition.of(given))) == 4
+    for place in ({"inputs": (Field.scalar("force"),)}, {"steady": True}):
+        placed = dataclasses.replace(TASKS["advection1d"], **place)
+        assert len(copies_of(sim, placed, Condition.of(given))) == 1, place
 
 
 def test_tokens_of_a_mean_say_that_mean_though_their_codec_has_learnt() -> None:

@@ -426,6 +426,7 @@ def test_an_operator_runs_under_bfloat16_autocast_close_to_float32(core: str, mi
     assert (rough - exact).norm() / exact.norm() < 0.05
 
 
+@pytest.mark.slow  # a compiler takes seconds a variant; the test below compiles one always
 @pytest.mark.parametrize(("core", "mixing"), [("transformer", "fourier"), ("unet", "attention")])
 def test_a_compiler_sees_the_operator_as_one_graph(core: str, mixing: str) -> None:
     sim = simulator("reacdiff2d", core=core, mixing=mixing)

@@ -14,7 +14,7 @@ from ups.data.reduction import Reduction
 from ups.models import Simulator
 from ups.models.grids import resample
 from ups.models.inherit import rebuilt
-from ups.models.interleave import put_together, strides_of, taken_apart
+from ups.models.interleave import in_pieces, put_together, strides_of, taken_apart
 from ups.types import Domain
 
 FINE = 64  # of which every second cell is trained on: the grid of small simulators
@@ -50,6 +50,18 @@ def test_where_a_grid_begins_tells_picked_cells_from_whole_ones_and_from_another
     for other in (domain(2 * whole), domain(whole + 5)):
         assert other.corner(box) == Reduction().corner(other, box) == (), "which lies elsewhere, or is longer"
         assert Reduction(space=2).corner(other, box) == pytest.approx((-0.5 / 8,)), "picked as in any box"
+
+
+def test_cells_picked_of_picked_ones_begin_where_those_picked_at_once_do() -> None:
+    def domain(cells: np.ndarray) -> Domain:
+        wide = float(cells[1] - cells[0])
+        return Domain((cells,), (False,), ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),))
+
+    whole, box = centres(16).numpy(), ((0.0, 1.0),)
+    at_once = domain(whole[::4]).corner(box)
+    assert at_once == pytest.approx((-1.5 / 16,))
+    for every in (1, 2, 4):
+        assert Reduction(space=4 // every).corner(domain(whole[::every]), box) == pytest.approx(at_once)
 
 
 @pytest.mark.parametrize("cells", [16, 32, 96])
@@ -105,6 +117,31 @@ def test_finer_grids_along_axes_that_wrap_are_simulated_as_the_picked_ones_that_
     simulated.learn_corners({"burgers1d": (-1 / 96,)})
     assert strides_of(fine, simulated.codec) == (3,)
     assert torch.allclose(simulated.simulate(fine, 1), jumps, atol=1e-5), "no change, and no wave beside a jump"
+
+
+def test_grids_lie_in_one_another_along_axes_that_wrap_on_which_cells_were_picked_and_nowhere_else() -> None:
+    simulated = simulator("cfd2d", grids={"cfd2d": (8, 8)})
+    cells, both = torch.randn(1, 1, 16, 16, 4), (-1 / 32, -1 / 32)
+
+    def strides(corner: tuple[float, ...], *wraps: bool, frames: torch.Tensor = cells) -> tuple[int, ...] | None:
+        simulated.learn_corners({"cfd2d": corner})
+        return strides_of(window(frames, condition("cfd2d", 1, periodic=wraps)), simulated.codec)
+
+    assert strides(both, True, True) == (2, 2)
+    assert strides(both, True, False) == (2, 1), "between walls the place of a cell counts"
+    assert strides((0.0, -1 / 32), True, True) == (1, 2), "of whole cells none lie between"
+    assert strides(both, False, False) is None
+    assert strides(both, True, True, frames=torch.randn(1, 1, 20, 16, 4)) == (1, 2), "20 cells are no grids of 8"
+
+
+def test_grids_that_are_many_are_stepped_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven = dataclasses.replace(condition("cfd2d"), inputs=torch.zeros(2, 16, 16, 0))
+    apart = taken_apart(window(torch.randn(2, 1, 16, 16, 4), driven), (2, 2))
+    assert [len(piece) for piece in in_pieces(apart)] == [8]
+    monkeypatch.setattr("ups.models.interleave.CELLS", 3 * 64)
+    pieces = list(in_pieces(apart))
+    assert [len(piece) for piece in pieces] == [3, 3, 2]
+    assert torch.equal(torch.cat([piece.context for piece in pieces]), apart.context)
 
 
 def test_grids_that_lie_in_one_another_are_put_together_as_they_were_taken_apart() -> None:

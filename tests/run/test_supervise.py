@@ -13,9 +13,11 @@ import pytest
 
 from ranks import free_port
 from ups.config import load
+from ups.run import supervised
 from ups.run.config import RunConfig, run_config
 from ups.run.run import Run
 from ups.run.supervised import join
+from ups.supervise.job import Job
 from ups.supervise.network import answers, interface_of
 from ups.types import ConfigError
 
@@ -68,6 +70,18 @@ def test_a_node_waits_for_the_first_as_long_as_a_start_may_take(tmp_path: Path) 
     thread.start()
     join(settings(tmp_path, limits__start=20.0), 1, f"127.0.0.1:{port}")
     thread.join()
+
+
+@pytest.mark.parametrize(("changes", "least"), [({"dist__min_nodes": 1}, 1), ({"dist__min_nodes": 2}, 2), ({}, 3)])
+def test_a_job_goes_on_with_as_few_nodes_as_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], least: int
+) -> None:
+    def refuse(job: Job, _: RunConfig) -> None:
+        raise ConfigError(f"{job.nodes} nodes, at least {job.least}")
+
+    monkeypatch.setattr(supervised, "_launcher", refuse)  # before anything is started
+    with pytest.raises(ConfigError, match=f"3 nodes, at least {least}"):
+        supervised.supervise(settings(tmp_path, dist__nodes=3, **changes), command="ups", rendezvous="here:1")
 
 
 def test_an_address_belongs_to_an_interface() -> None:

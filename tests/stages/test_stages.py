@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
+import yaml
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ups.config import dump, load
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
+from ups.run.config import run_config
 from ups.stages import STAGES, CodecStage, OperatorStage
 from ups.stages.codec import CodecLoss, CodecStageConfig
 from ups.stages.operator import OF_SOME, OperatorLoss, OperatorStageConfig
@@ -252,20 +256,23 @@ def test_the_loss_of_a_window_is_the_mean_of_the_losses_of_its_parts(name: str, 
 
 def test_noise_is_measured_by_each_sample_alone() -> None:
     task = TASKS["burgers1d"]
-    stage, sample = OperatorStage(simulator(task), OperatorStageConfig(loss=OperatorLoss(noise=0.5))), window(task)
-    stage.fit(sample)
+    sim, sample = simulator(task, 64), window(task, 64)
     loud = dataclasses.replace(sample, context=sample.context.clone())
     loud.context[2] *= 1e3
 
-    def values(given: Window) -> list[float]:
+    def seen(given: Window, noise: float) -> torch.Tensor:
+        """The context that the operator is shown."""
+        stage = OperatorStage(sim, OperatorStageConfig(loss=OperatorLoss(noise=noise)))
         torch.manual_seed(0)
         kept: list[torch.Tensor] = []
         hook = stage.operator.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
         stage.loss(given)
         hook.remove()
-        return kept[0][:2].flatten().tolist()
+        return kept[0].flatten(1)
 
-    assert values(loud) == values(sample)
+    assert seen(loud, 0.5)[:2].tolist() == seen(sample, 0.5)[:2].tolist()
+    clean = seen(sample, 0.0)
+    torch.testing.assert_close((seen(sample, 0.5) - clean).std(1), 0.5 * clean.std(1), rtol=0.15, atol=0)
 
 
 def test_the_steps_trained_through_grow_from_one_to_all_within_the_curriculum() -> None:
@@ -343,6 +350,20 @@ def test_a_stage_is_called_what_its_line_says_and_needs_what_others_make(name: s
     assert stage.name == name
     assert {*stage.needs, stage.makes} <= {other.makes for other in STAGES.values()}
     assert stage.part().Config is stage.PartConfig
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_that_goes_no_step_ahead_has_no_unroll(name: str, tmp_path: Path) -> None:
+    if name not in ("codec", "steady"):
+        assert load(run_config(), None, {f"{name}.unroll": 3}).stage(name).ahead == 3
+        return
+    assert run_config()().stage(name).ahead == 1
+    with pytest.raises(ConfigError, match=f"--{name}.unroll is not a known key"):
+        load(run_config(), None, {f"{name}.unroll": 1})
+    kept = tmp_path / "config.yaml"  # of an earlier program, which wrote the default down
+    (values := yaml.safe_load(dump(run_config()())))[name]["unroll"] = 1
+    kept.write_text(yaml.safe_dump(values))
+    assert load(run_config(), kept, snapshot=True) == run_config()()
 
 
 @pytest.mark.parametrize(("term", "value"), [("weak", -1.0), ("divergence", float("nan")), ("latent", float("inf"))])

@@ -121,6 +121,14 @@ def check_what_people_expect(name: str, shown: Shown) -> None:
         assert (shown.code, shown.labels["id"], shown.labels["name"]) == (0, ID, "shown")
 
 
+@pytest.mark.parametrize("attach", [True, False])
+def test_the_products_of_a_run_are_attached_where_that_is_wanted(tmp_path: Path, attach: bool) -> None:
+    run = made_up(tmp_path / "run", ["wandb"], attach=attach)
+    end(run, Ending.SUCCESS)
+    both = {"report": [run.report, run.results], "model": [run.artifact("simulator")]}
+    assert RunFacts.read(run.folder, 0).products() == (both if attach else {})
+
+
 def test_a_run_killed_before_its_first_row_is_shown_as_killed(name: str, tmp_path: Path) -> None:
     run = made_up(tmp_path / "shown", [name.partition(" ")[0]], project="burgers")
     assert fed(run.folder, name) == 0

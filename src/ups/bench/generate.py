@@ -26,6 +26,7 @@ from ups.types import Domain, check_known
 
 Say = Callable[[str], None]
 STEP = 5e-4  # of exponax: 20 per frame; our scheme takes 10 to 40, as each sample needs
+BATCH, ROUNDS, FRAMES = 128, 5, 41  # of the comparison with it
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _run(
         torch.cuda.synchronize(device)
 
 
-def against_exponax(say: Say, batch: int = 128, rounds: int = 5, frames: int = 41) -> dict[str, float] | None:
+def against_exponax(say: Say) -> dict[str, float] | None:
     """Burgers 1024 cells, ν = 0.01, the accurate scheme and exponax in turns on the same states and processor.
 
     exponax (ETDRK4 as well, JAX, both precisions) takes about as many steps; errors are against our scheme at a quarter
@@ -95,25 +96,25 @@ def against_exponax(say: Say, batch: int = 128, rounds: int = 5, frames: int = 4
         say("exponax is not installed, so there is no ratio; `pip install -c constraints.txt -e '.[bench]'` brings it.")
         return None
     equation = EQUATIONS["burgers1d"]()
-    domain, times = equation.domain(1024), equation.times()[:frames]
-    draw = Draw(0, range(batch))
+    domain, times = equation.domain(1024), equation.times()[:FRAMES]
+    draw = Draw(0, range(BATCH))
     u0 = initial_states(equation, draw, domain)
     reference = _reference(equation, domain, u0, times)
     ours = _error(equation.simulate(draw, domain, times, "accurate"), reference)
     peers = {}
     for precision in ("float32", "float64"):
-        run = exponax_burgers(u0, STEP, frames - 1, precision, equation.params()["nu"])
+        run = exponax_burgers(u0, STEP, FRAMES - 1, precision, equation.params()["nu"])
         peers[precision] = (run, _error(torch.as_tensor(run()), reference))
     numbers: dict[str, float] = {"our error": ours}
     seconds: dict[str, list[float]] = {name: [] for name in ("ours", *peers)}
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         seconds["ours"].append(timed(lambda: equation.simulate(draw, domain, times, "accurate")))
         for name, (run, _) in peers.items():
             seconds[name].append(timed(run))
-    scale = batch * (frames - 1) / 200
+    scale = BATCH * (FRAMES - 1) / 200
     rate = scale / statistics.median(seconds["ours"])
     numbers["our trajectories/s"] = rate
-    say(f"\nBurgers 1024×201, ν = 0.01, {batch} at once: {rate:.3g} trajectories/s, error {ours:.1e}")
+    say(f"\nBurgers 1024×201, ν = 0.01, {BATCH} at once: {rate:.3g} trajectories/s, error {ours:.1e}")
     for name, (_, error) in peers.items():
         theirs = scale / statistics.median(seconds[name])
         numbers |= {

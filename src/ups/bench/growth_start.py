@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,11 @@ FIRST, AGAIN = "first start", "next start"
 BARS = {FIRST: 1.1, AGAIN: 0.1}
 
 
-def start_seconds(
-    rounds: int, say: Callable[[str], None], sizes: Sequence[int] = SIZES
-) -> dict[str, tuple[float, ...]]:
+def start_seconds(rounds: int, say: Callable[[str], None]) -> dict[str, tuple[float, ...]]:
     """Seconds at each size, of the first run on a file and of the next; the quickest of some rounds."""
-    times: dict[str, list[list[float]]] = {kind: [[] for _ in sizes] for kind in BARS}
+    times: dict[str, list[list[float]]] = {kind: [[] for _ in SIZES] for kind in BARS}
     with tempfile.TemporaryDirectory() as place:
-        files = [_made(Path(place) / str(samples), samples) for samples in sizes]
+        files = [_made(Path(place) / str(samples), samples) for samples in SIZES]
         for turn in range(rounds):
             for i, file in enumerate(files):
                 out = Path(place) / f"runs-{turn}-{i}"
@@ -37,7 +35,7 @@ def start_seconds(
                     times[kind][i].append(to_first_step(file, out, name))
     best = {kind: tuple(min(row) for row in rows) for kind, rows in times.items()}
     first = best[FIRST]
-    per_sample = (first[-1] - first[0]) / (sizes[-1] - sizes[0])
+    per_sample = (first[-1] - first[0]) / (SIZES[-1] - SIZES[0])
     say(f"{'start':<8} a sample more costs a first run {1e6 * max(0.0, per_sample):.0f} µs")
     return best
 

@@ -45,7 +45,7 @@ class Ends:
 
     @cached_property
     def given(self) -> tuple[object, ...]:
-        """Under what it evolves: its parameters, to five digits, and what is given with it."""
+        """Parameters, numbers to five digits, and a hash of the inputs."""
         params = self.source.params_of(self.row).items()
         words = sorted((key, value if isinstance(value, str) else f"{value:.5g}") for key, value in params)
         return (*words, self.inputs)

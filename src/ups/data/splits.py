@@ -209,7 +209,7 @@ def held_out(
 def _cut_starts(
     starts: Sequence[str], convention: str, fractions: tuple[float, float, float], seed: int, what: str
 ) -> Split:
-    """The split of what samples begin from; DataError that says `what` they are where they are too few."""
+    """Split by initial state; a DataError that calls them `what` where they are too few."""
     try:
         return make_split(starts, convention, fractions, seed)
     except DataError:

@@ -25,6 +25,7 @@ from ups.supervise.network import check_interface, port_taken
 from ups.types import ConfigError
 
 GIB = 2**30
+SHARED = Path("/dev/shm")
 OWN = ".ups-doctor-"  # how the names of folders that a check makes begin
 LEFT_BEHIND = 600.0  # seconds after which no check works in one any more
 EPOCH = 1_735_689_600  # 2025-01-01: a wall clock before it was never set
@@ -52,12 +53,13 @@ def memory(ranks: int) -> Finding:
     return good(words, **facts)
 
 
-def shared_memory(ranks: int, path: Path = Path("/dev/shm")) -> Finding:
+def shared_memory(ranks: int) -> Finding:
     """Where heartbeats live, and where NCCL and worker processes exchange data."""
-    if not os.access(path, os.W_OK | os.X_OK):
-        return doubtful(f"{path} cannot be written", "heartbeats will use the temporary folder; mount a tmpfs there.")
-    free = shutil.disk_usage(path).free
-    words, advice = f"{free / GIB:.2f} GiB free in {path}", "in a container, start it with --shm-size=8g or --ipc=host."
+    if not os.access(SHARED, os.W_OK | os.X_OK):
+        return doubtful(f"{SHARED} cannot be written", "heartbeats will use the temporary folder; mount a tmpfs there.")
+    free = shutil.disk_usage(SHARED).free
+    words = f"{free / GIB:.2f} GiB free in {SHARED}"
+    advice = "in a container, start it with --shm-size=8g or --ipc=host."
     if free < 2**20 * ranks:
         return bad(words, advice, free=free)
     return good(words, free=free) if free >= 2**28 else doubtful(words, advice, free=free)

@@ -76,7 +76,7 @@ def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:
     sets = [shapes(data) for data in config.data.values()]
     stage = config.stages[subject.stage](new_simulator(config, sets).to(device), config.stage(subject.stage))
     torch.manual_seed(config.seed)
-    ahead = config.stage(subject.stage).unroll
+    ahead = config.stage(subject.stage).ahead
     windows = [data.window(SAMPLES, config.looks_back(data.task.name), ahead).to(device) for data in sets]
     for window in windows:
         stage.fit(window)

@@ -106,7 +106,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _other_than_pinned(versions: Mapping[str, str | None]) -> list[str]:
-    """In a checkout that states the versions it is tested with: those that differ here."""
+    """Packages whose version differs from constraints.txt; none without a checkout."""
     pins = CHECKOUT / "constraints.txt"
     if not pins.is_file():
         return []

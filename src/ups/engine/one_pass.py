@@ -46,8 +46,8 @@ class OnePass:
     def step(
         self, ok: Tensor, lr: Tensor, averages: Mapping[str, Tensor] | None, weight: Tensor | None
     ) -> Collection[str]:
-        """Move those that have a gradient, and their averages by `weight`, if `ok`; the names of those whose average
-        was among it."""
+        """Move those that have a gradient, and their averages by `weight`, if `ok`; returns the names whose average was
+        updated in the same pass."""
         from ups.engine.step_kernels import adamw
 
         scale, self.grad_scale = self.grad_scale, None

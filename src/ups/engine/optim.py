@@ -59,7 +59,7 @@ def clip(gradients: list[Tensor], norm: Tensor, most: float) -> None:
 
 
 def shrinking(norm: Tensor, most: float) -> Tensor:
-    """By what gradients of a norm are multiplied so that it is at most `most`."""
+    """The factor that clips a gradient of this norm to `most`."""
     return (most / (norm + 1e-6)).clamp(max=1.0)
 
 

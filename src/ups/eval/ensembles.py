@@ -17,6 +17,7 @@ from ups.types import Array
 
 AS_DRAWN = " as drawn"
 RESOLVED = 1e-6  # of the power of a field: a wavenumber with less is not resolved
+HALVINGS = 11  # of the range in which a stretch is looked for
 
 
 def crps(members: Tensor, truth: Tensor, fair: bool = False) -> Tensor:
@@ -60,21 +61,19 @@ def interval(members: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
     return at(low), at(count + 1 - low)
 
 
-def coverage(members: Tensor, truth: Tensor, level: float = 0.9) -> Tensor:
-    """Whether the truth lies in the `interval` of the members, at each place: 0 or 1, `(…)`."""
-    low, high = interval(members, level)
+def coverage(members: Tensor, truth: Tensor) -> Tensor:
+    """Whether the truth lies in the 90 % `interval` of the members, at each place: 0 or 1, `(…)`."""
+    low, high = interval(members)
     within: Tensor = (truth >= low) & (truth <= high)
     return within.to(members.dtype)
 
 
-def fitting_stretch(
-    wide: Tensor, fine: Tensor, error: Tensor, limit: float, level: float = 0.9, halvings: int = 11
-) -> float:
+def fitting_stretch(wide: Tensor, fine: Tensor, error: Tensor, limit: float, level: float = 0.9) -> float:
     """The factor by which the deviations of members, `wide + fine` `(M, places)`, must be stretched for the `error`
     `(places,)` of their centre to lie in their interval at the part `level` of places: found by halving between the
     inverse of `limit` and itself. `fine` shrinks with the rest, but does not grow."""
     low, high = -math.log(limit), math.log(limit)
-    for _ in range(halvings):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         factor = math.exp(middle)
         covered = coverage(factor * wide + min(factor, 1.0) * fine, error).mean().item()

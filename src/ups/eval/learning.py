@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +31,12 @@ def stage_of(row: Row) -> str:
     return next((name.partition("/")[0] for name in row if "/" in name), "")
 
 
-def curves_of(log: Path, names: Sequence[str] = (LOSS, SCORE)) -> list[LearningCurve]:
+def curves_of(log: Path) -> list[LearningCurve]:
     """The curves of every stage in a run's log; none where there is none that can be read."""
-    return curves_in(rows_in(end_of(log, MOST).splitlines()), names)
+    return curves_in(rows_in(end_of(log, MOST).splitlines()))
 
 
-def curves_in(rows: Iterable[Row], names: Sequence[str] = (LOSS, SCORE)) -> list[LearningCurve]:
+def curves_in(rows: Iterable[Row]) -> list[LearningCurve]:
     """The curves in the rows of a log. Where a step comes again, the run was resumed before it: what an earlier start
     wrote from there on is no longer true."""
     points: dict[tuple[str, str], dict[int, float]] = {}
@@ -51,7 +51,7 @@ def curves_in(rows: Iterable[Row], names: Sequence[str] = (LOSS, SCORE)) -> list
                     for later in [s for s in values if s >= step]:
                         del values[later]
         reached[stage] = step
-        for name in names:
+        for name in (LOSS, SCORE):
             value = number_of(row.get(f"{stage}/{name}"))
             if value is not None:
                 points.setdefault((stage, name), {})[step] = value

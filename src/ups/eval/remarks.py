@@ -43,7 +43,7 @@ def outdone(task: TaskResult) -> list[str]:
 
 
 def made_by_few(e: Evaluation) -> bool:
-    """Whether a few trajectories make the mean what it is: it is many times that which half of them do not exceed."""
+    """Whether the mean is many times the median."""
     return math.isfinite(e.score) and e.score > FEW_MAKE_IT * float(np.median(e.per_sample()))
 
 

@@ -12,7 +12,6 @@ from ups.fetch.addresses import may_hold_secrets, shown
 from ups.fetch.catalogue import ROOTS, lookup
 from ups.fetch.fetch import ADDRESS, is_elsewhere, plan
 from ups.fetch.landing import FOLDER, Landing
-from ups.fetch.patience import Patience
 from ups.files import stamp, write_atomic
 from ups.parsing import read_record
 from ups.progress import Report
@@ -61,7 +60,7 @@ def there(word: str) -> list[Path]:
     return [place / name for name in data]
 
 
-def provide(words: Sequence[str], report: Report, patience: Patience | None = None) -> None:
+def provide(words: Sequence[str], report: Report) -> None:
     """Fetch what is missing of what words name; paths among them are left alone. One process fetches a file, and
     others that want it wait."""
     for word in (word for word in words if is_elsewhere(word)):
@@ -71,7 +70,7 @@ def provide(words: Sequence[str], report: Report, patience: Patience | None = No
             continue
         except DataError:
             place = place_of(word)
-        wanted = plan([word], place, report, patience=patience)
+        wanted = plan([word], place, report)
         paths = wanted.fetch()
         files = [path.relative_to(place).as_posix() for path in paths]
         data = [path.relative_to(place).as_posix() for path in wanted.data(paths)]

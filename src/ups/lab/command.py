@@ -127,9 +127,9 @@ def _before_start(case: Case | None, place: CaseDir, start: Start) -> None:
     case.around.start(start, place)
 
 
-def left_over(wait: float = LEFT) -> list[int]:
-    """Processes that a command has left: no rank, no parent of one, no worker may be there after `wait` seconds."""
-    end = time.monotonic() + wait
+def left_over() -> list[int]:
+    """Processes that a command has left: no rank, no parent of one, no worker may be there after `LEFT` seconds."""
+    end = time.monotonic() + LEFT
     while (left := list(filter(alive, children(os.getpid())))) and time.monotonic() < end:
         time.sleep(0.02)
     return left

@@ -175,7 +175,7 @@ class _ResidualNorm(torch.autograd.Function):
 
 
 def _heads_shapes(qkv: Tensor, _: Any, __: Any, heads: int, ___: Any) -> Any:
-    """The heads of a token lie beside each other, as attention likes it, so that what it answers are tokens again."""
+    """q, k and v `(B, heads, tokens, d)`, laid out (B, tokens, heads, d), so the attention output needs no copy."""
     size = qkv.shape[-1] // (3 * heads)
     return tuple(qkv.new_empty(*qkv.shape[:2], heads, size).transpose(1, 2) for _ in range(3))
 

@@ -279,9 +279,9 @@ class FourierMixing(nn.Module):
 class LocalMix(nn.Module):
     """A residual block of local mixing: x + MLP(norm(x) + conv(norm(x))); starts as the identity."""
 
-    def __init__(self, width: int, kernel: int = 3) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv = AxisConv(width, kernel)
+        self.conv = AxisConv(width, 3)
         self.mlp = Mlp(width)
         nn.init.zeros_(self.mlp.leave.weight)
         nn.init.zeros_(self.mlp.leave.bias)

@@ -271,7 +271,7 @@ def reach(low: float, high: float, part: float = 0.0) -> tuple[float, float]:
 def trained_ranges(
     task: TaskSpec, scaled: ParamRange, seen: Mapping[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
-    """The range of each parameter in training: that by which it is `scaled`, and what further training has `seen`."""
+    """The range by which each parameter is `scaled`, widened by the ranges that later training has `seen`."""
     ranges = {}
     for name, low, high in zip(numbers_of(task), scaled.low.tolist(), scaled.high.tolist(), strict=True):
         least, most = seen.get(name, (low, high))

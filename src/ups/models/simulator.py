@@ -71,7 +71,7 @@ class Simulator(Answers):
 
     @property
     def context(self) -> int:
-        """Frames that it looks back on, of the task of which they are most."""
+        """The largest context of any task, in frames."""
         return int(self.operator.config.context)
 
     @property

@@ -24,6 +24,9 @@ from ups.pages.drawing import (
 from ups.pages.maps import Board, Panel
 from ups.types import Array, Trajectory, counted
 
+FRAMES = 41  # of a film
+SIZE = 260  # of a map, in pixels
+
 
 def mask_of(sample: Trajectory) -> Array | None:
     """The cells of a trajectory that count, `(*S,)`; None where all do."""
@@ -31,11 +34,11 @@ def mask_of(sample: Trajectory) -> Array | None:
     return np.asarray(sample.inputs[..., task.given.index(task.mask)] > 0.5) if task.mask else None
 
 
-def space_time(samples: Sequence[Trajectory], channel: int = 0) -> str:
-    """One map per 1D trajectory: space to the right, time upwards, one colour scale for all."""
+def space_time(samples: Sequence[Trajectory]) -> str:
+    """One map of the first channel per 1D trajectory: space to the right, time upwards, one colour scale for all."""
     figure = library("figure").Figure(figsize=(3.1 * len(samples), 2.9), dpi=110, layout="constrained")
     panels = figure.subplots(1, len(samples), squeeze=False)[0]
-    fields = [masked(s.values[..., channel], mask_of(s)) for s in samples]
+    fields = [masked(s.values[..., 0], mask_of(s)) for s in samples]
     limit = _limit(fields)
     for panel, s, field in zip(panels, samples, fields, strict=True):
         panel.set_facecolor(NOTHING_COLOUR)
@@ -51,22 +54,20 @@ def space_time(samples: Sequence[Trajectory], channel: int = 0) -> str:
         )
         panel.set(title=f"sample {s.id}", xlabel="x")
     panels[0].set_ylabel("t")
-    figure.colorbar(panels[0].images[0], ax=panels, label=samples[0].task.channels[channel], shrink=0.9)
+    figure.colorbar(panels[0].images[0], ax=panels, label=samples[0].task.channels[0], shrink=0.9)
     return png(figure)
 
 
-def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41) -> Film:
-    """1D trajectories as moving lines."""
+def film_lines(samples: Sequence[Trajectory]) -> Film:
+    """The first channel of 1D trajectories as moving lines."""
     first = samples[0]
-    fields = [masked(s.values[..., channel], mask_of(s)) for s in samples]
+    fields = [masked(s.values[..., 0], mask_of(s)) for s in samples]
     low, high = _limit(fields)
     pad = 0.05 * (high - low or 1.0)
-    shown = picked(len(first.times), frames)
+    shown = picked(len(first.times), FRAMES)
     figure = library("figure").Figure(figsize=(7.2, 2.9), dpi=90, layout="constrained")
     panel = figure.subplots()
-    panel.set(
-        xlim=first.domain.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[channel]
-    )
+    panel.set(xlim=first.domain.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[0])
     panel.grid(alpha=0.25)
     shade(panel, first.domain.coordinates[0], mask_of(first))
     lines = [
@@ -79,14 +80,14 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
     return Film(pictures, captions(first.times, shown), alt, start)
 
 
-def film_maps(sample: Trajectory, frames: int = 41, size: int = 260) -> Film:
+def film_maps(sample: Trajectory) -> Film:
     """A 2D trajectory as colour maps, one per channel, side by side."""
-    shown = picked(len(sample.times), frames)
+    shown = picked(len(sample.times), FRAMES)
     mask = mask_of(sample)
     scales = [_typical(masked(sample.values[..., c], mask)) for c in range(len(sample.task.channels))]
     channels, box = sample.task.channels, sample.domain.bounds
     panels = [Panel(name, scale) for name, scale in zip(channels, scales, strict=True)]
-    board = Board([panels], (box[0], box[1]), size, sample.task.axes)
+    board = Board([panels], (box[0], box[1]), SIZE, sample.task.axes)
     pictures = [board.picture([[sample.values[t, ..., c] for c in range(len(channels))]], mask) for t in shown]
     names = ", ".join(f"{name} ({low:.2g} to {high:.2g})" for name, (low, high) in zip(channels, scales, strict=True))
     alt = f"{sample.task.title}, sample {sample.id}: {names}"

@@ -10,6 +10,8 @@ from ups.types import Domain
 
 WINDOW_WIDTH = 0.45
 CUTOFF = 4  # waves along an axis
+LOW = 6  # modes of `low_modes`
+ABSOLUTE = 0.1  # probability that PDEBench takes the absolute value of a 1D state
 REFERENCE = {1: 1024, 2: 128, 3: 32}
 
 
@@ -28,13 +30,13 @@ def random_waves(
     return (evaluate(waves, domain, draw) * scale).movedim(1, -1)
 
 
-def low_modes(draw: Draw, domain: Domain, amplitude: float, modes: int = 6) -> Tensor:
+def low_modes(draw: Draw, domain: Domain, amplitude: float) -> Tensor:
     """`(B, N)` Σ_m A_m sin(2π m x / L + φ_m), A ~ U(−1, 1) scaled so that |u| ≤ `amplitude`; mean zero."""
     x = draw.tensor(2 * math.pi * (domain.coordinates[0] - domain.bounds[0][0]) / domain.lengths[0])
-    size = draw.uniform("amplitude", (modes,), -amplitude / modes, amplitude / modes)
-    phase = draw.uniform("phase", (modes,), 0.0, 2 * math.pi)
+    size = draw.uniform("amplitude", (LOW,), -amplitude / LOW, amplitude / LOW)
+    phase = draw.uniform("phase", (LOW,), 0.0, 2 * math.pi)
     u = torch.zeros((len(draw), len(x)), dtype=draw.dtype, device=draw.device)
-    for m in range(modes):
+    for m in range(LOW):
         u += size[:, m : m + 1] * torch.sin((m + 1) * x + phase[:, m : m + 1])
     return u
 
@@ -65,13 +67,11 @@ def smooth_field(draw: Draw, domain: Domain, name: str, slope: tuple[int, int] =
     return field
 
 
-def random_modes(
-    draw: Draw, x: Tensor, length: float, modes: int = 4, window: float = 0.1, name: str = "u", absolute: float = 0.1
-) -> Tensor:
+def random_modes(draw: Draw, x: Tensor, length: float, modes: int = 4, window: float = 0.1, name: str = "u") -> Tensor:
     """PDEBench's random 1D state `(B, N)` at the points `x`: Σ_k A_k sin(2π k c_k x / length + φ_k), k = 1 … modes.
 
     c_k counts how often mode k came up in two draws, so a mode that never came up adds a constant and one that came
-    up twice doubles its wavenumber. With probability `absolute` the absolute value is taken, the sign is random, and
+    up twice doubles its wavenumber. With probability 0.1 the absolute value is taken, the sign is random, and
     with probability `window` all but a stretch of 0.45 is faded to zero (see `window_of`). A ~ U(0, 1), φ ~ U(0, 2π).
     Standard deviation ≈ 0.79, range ≈ ±3.2 for four modes. `length` is the box: the state is periodic.
     """
@@ -84,7 +84,7 @@ def random_modes(
     u = torch.zeros((len(draw), len(x)), dtype=draw.dtype, device=draw.device)
     for m in range(modes):
         u += amplitude[:, m : m + 1] * torch.sin(wave[:, m : m + 1] * x + phase[:, m : m + 1])
-    u = torch.where(draw.chance(f"{name}.absolute", absolute).unsqueeze(1), u.abs(), u)
+    u = torch.where(draw.chance(f"{name}.absolute", ABSOLUTE).unsqueeze(1), u.abs(), u)
     sign = torch.where(draw.chance(f"{name}.sign", 0.5), 1.0, -1.0).to(draw.dtype)
     return u * sign.unsqueeze(1) * window_of(draw, x, window, name)
 

@@ -102,7 +102,7 @@ def shares_of(config: RunConfig, stage: str, sets: Sequence[Outline], ranks: int
 
     def share(data: Outline) -> Window:
         task = data.task.name
-        return data.window(-(-settings.batch_of(task) // world), config.looks_back(task), settings.unroll)
+        return data.window(-(-settings.batch_of(task) // world), config.looks_back(task), settings.ahead)
 
     return [share(data) for data in sets]
 
@@ -321,7 +321,7 @@ def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
             raise ConfigError(f"{data.task.name}: {NOT_TOLD}")
         # Judged are the frames after the context, also of a task that is learnt from fewer.
         needed = {(config.context, 1)}.union(
-            (config.looks_back(data.task.name), config.stage(s).unroll) for s in config.plan
+            (config.looks_back(data.task.name), config.stage(s).ahead) for s in config.plan
         )
         for back, ahead in sorted(needed):
             if data.frames < back + ahead and not data.task.steady:

@@ -139,7 +139,7 @@ def fit_stage(
     """Show a stage windows from all over the data of each task, for its losses to be measured by; `inherited` are the
     tasks that its part knew before."""
     for data in sets:
-        windows = spread(data.parts("train"), config.looks_back(data.task.name), config.stage(stage.name).unroll)
+        windows = spread(data.parts("train"), config.looks_back(data.task.name), config.stage(stage.name).ahead)
         if windows:
             stage.fit(*(window.to(device) for window in windows), inherited=inherited)
 
@@ -164,7 +164,7 @@ def windows_of(
         valid,
         settings.batch,
         context or config.context,
-        settings.unroll,
+        settings.ahead,
         config.seed,
         ranks=dist,
         mix=mix,

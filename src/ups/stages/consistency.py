@@ -11,7 +11,7 @@ from ups.engine.train import TrainConfig
 from ups.later import torch
 from ups.models.config import ConsistencyConfig
 from ups.stages.residual import MEAN, ResidualStage
-from ups.stages.stage import StageConfig
+from ups.stages.stage import StageConfig, UnrolledConfig
 from ups.stages.terms import square
 from ups.tensors import Losses, Window
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ups.models.consistency import ConsistencyStep
 
 
-class ConsistencyStageConfig(StageConfig):
+class ConsistencyStageConfig(UnrolledConfig):
     """Stage consistency."""
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=1000, lr=5e-4))

@@ -14,7 +14,7 @@ from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
 from ups.physics.symmetries import mirrors_of, turned
-from ups.stages.stage import Stage, StageConfig
+from ups.stages.stage import Stage, StageConfig, UnrolledConfig
 from ups.stages.terms import edges, has_term, lawless, raised, share, spectral, unbalanced
 from ups.tensors import Condition, LatentState, Losses, Window
 from ups.types import ConfigError, TaskSpec, counted
@@ -80,7 +80,7 @@ class OperatorLoss:
             raise ConfigError(f"operator.loss.power is {self.power:g}, but must be above 0 and at most 1, or auto.")
 
 
-class OperatorStageConfig(StageConfig):
+class OperatorStageConfig(UnrolledConfig):
     """Stage operator."""
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=2e-3))

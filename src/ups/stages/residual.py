@@ -13,7 +13,7 @@ from ups.eval.nrmse import capped, over_cells
 from ups.later import Tensor, torch
 from ups.models.config import ResidualConfig
 from ups.stages.behind import BehindOperator
-from ups.stages.stage import StageConfig
+from ups.stages.stage import StageConfig, UnrolledConfig
 from ups.stages.terms import square
 from ups.tensors import Losses, Window
 
@@ -25,7 +25,7 @@ MEAN = 0.125  # the part of the samples by which it learns the mean
 MEMBERS = 4  # of the ensembles that it is judged by while it learns
 
 
-class ResidualStageConfig(StageConfig):
+class ResidualStageConfig(UnrolledConfig):
     """Stage residual."""
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=1e-3))

@@ -28,6 +28,8 @@ class StageConfig(Config):
     """How one stage is trained."""
 
     incidental = frozenset({"workers"})
+    # Keys that are no more, with the value by which they meant what is always so today.
+    dropped: ClassVar[Mapping[str, Any]] = {"unroll": 1}
 
     train: TrainConfig
     """Budget and optimizer."""
@@ -35,14 +37,17 @@ class StageConfig(Config):
     """Windows per step."""
     batches: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """Windows per step of some tasks, by name, in the place of `batch`: fewer where a sample is large."""
-    unroll: int = Field(default=1, ge=1)
-    """Steps ahead that are trained through."""
     workers: int = Field(default=0, ge=0)
     """Processes of each rank that build its windows; 0: a thread of its own does."""
 
     def batch_of(self, task: str) -> int:
         """Windows in a step of a task."""
         return self.batches.get(task, self.batch)
+
+    @property
+    def ahead(self) -> int:
+        """Frames after the context in a window that is trained on."""
+        return 1
 
     @property
     def least_batch(self) -> int:
@@ -61,6 +66,19 @@ class StageConfig(Config):
         if given.keys() & BUDGET:
             defaults = {key: value for key, value in defaults.items() if key not in BUDGET}
         return {**values, "train": {**defaults, **given}}
+
+
+class UnrolledConfig(StageConfig):
+    """How a stage is trained that may go several steps ahead."""
+
+    dropped: ClassVar[Mapping[str, Any]] = {}
+
+    unroll: int = Field(default=1, ge=1)
+    """Steps ahead that are trained through."""
+
+    @property
+    def ahead(self) -> int:
+        return self.unroll
 
 
 class Stage(ABC):

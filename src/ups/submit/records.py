@@ -7,7 +7,6 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,13 +40,12 @@ class Record:
         return cls(job.key, engine, job.name, str(job.config), str(job.folder), job.nodes, job.gpus, now())
 
 
-def jobs_folder(environ: Mapping[str, str] | None = None) -> Path:
+def jobs_folder() -> Path:
     """Where records lie: $UPS_STATE/jobs, or that of the user's state folder."""
-    variables = os.environ if environ is None else environ
-    if state := variables.get("UPS_STATE"):
+    if state := os.environ.get("UPS_STATE"):
         return Path(state).absolute() / "jobs"
-    home = variables.get("XDG_STATE_HOME") or str(Path(variables.get("HOME") or "~").expanduser() / ".local" / "state")
-    return Path(home).absolute() / "ups" / "jobs"
+    home = Path(os.environ.get("HOME") or "~").expanduser() / ".local" / "state"
+    return Path(os.environ.get("XDG_STATE_HOME") or home).absolute() / "ups" / "jobs"
 
 
 def new_key(name: str) -> str:

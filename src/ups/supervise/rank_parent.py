@@ -20,6 +20,7 @@ Become = Callable[[list[str], int, str], None]  # the command, the process to di
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETSIG = 10  # which signal an O_ASYNC descriptor sends; fcntl has no name for it before Python 3.13
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+ORPHANS = 1.0  # seconds in which what a rank has left is ended
 
 
 def die_with_parent(number: int, parent: int) -> None:
@@ -126,9 +127,9 @@ def _await(child: int) -> float:
     return time.monotonic()
 
 
-def _end_orphans(limit: float = 1.0) -> None:
+def _end_orphans() -> None:
     """SIGKILL to what the rank has left below this process: workers, also those in a session of their own."""
-    end = time.monotonic() + limit
+    end = time.monotonic() + ORPHANS
     while time.monotonic() < end:
         try:
             with open(f"/proc/self/task/{os.getpid()}/children") as file:

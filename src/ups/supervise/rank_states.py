@@ -18,6 +18,7 @@ from ups.supervise.proc import state_of
 from ups.supervise.start_dir import StartDir
 
 STATES = {"T": "stopped", "t": "traced", "D": "waits for disk or driver", "R": "runs", "S": "sleeps", "Z": "gone"}
+ANSWERED = 1.5  # seconds in which a rank that can write its stacks has written them
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def rank_states(
     return states
 
 
-def with_stacks(states: Sequence[RankState], start: StartDir, wait: float = 1.5) -> list[RankState]:
+def with_stacks(states: Sequence[RankState], start: StartDir) -> list[RankState]:
     """Ask every living rank for the stacks of its threads (SIGUSR2, answered in C even if the interpreter is locked).
 
     A rank that cannot answer (stopped, not yet set up) keeps an empty stack; that too is evidence.
@@ -68,7 +69,7 @@ def with_stacks(states: Sequence[RankState], start: StartDir, wait: float = 1.5)
             os.kill(state.pid, signal.SIGUSR2)
     moving = {state.rank for state in states if not state.stopped} & sizes_before.keys()
     sizes: dict[int, int] = {}
-    end = time.monotonic() + wait
+    end = time.monotonic() + ANSWERED
     while time.monotonic() < end:
         time.sleep(0.05)
         last, sizes = sizes, {rank: size_of(start.stack(rank)) for rank in moving}
