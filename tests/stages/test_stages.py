@@ -16,9 +16,9 @@ from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
 from ups.run.config import run_config
 from ups.stages import STAGES, CodecStage, OperatorStage
-from ups.stages.codec import CodecLoss, CodecStageConfig
+from ups.stages.codec import FAINT, CodecLoss, CodecStageConfig
 from ups.stages.operator import OF_SOME, OperatorLoss, OperatorStageConfig
-from ups.stages.terms import has_term, raised
+from ups.stages.terms import has_term, raised, square
 from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
 
@@ -178,6 +178,7 @@ def test_by_the_gauge_of_the_sample_errors_count_by_their_root_and_by_that_of_a_
 
 def test_a_power_has_a_slope_where_there_is_no_error_and_lies_above_zero() -> None:
     error = torch.zeros(3, requires_grad=True)
+    assert raised(error, 1.0) is error, "the square itself"
     raised(error, 0.5).sum().backward()
     assert error.grad is not None
     assert error.grad.isfinite().all()
@@ -222,6 +223,43 @@ def test_the_codec_reconstruction_error_is_per_sample_and_in_physical_units() ->
     back = stage.reconstructed(sample)
     expected = (back - sample.targets).square().mean((2, 3)).sqrt() / sample.targets.square().mean((2, 3)).sqrt()
     torch.testing.assert_close(stage.evaluate(sample)["burgers1d reconstruction"], expected[:, 0].detach())
+
+
+def test_the_codec_is_judged_by_every_eighth_frame() -> None:
+    task = TASKS["burgers1d"]
+    stage, sample, errors = CodecStage(simulator(task)), window(task, targets=10), {}
+    for frame in (None, 0, 4, 8):
+        other = dataclasses.replace(sample, targets=sample.targets.clone())
+        if frame is not None:
+            other.targets[:, frame] = other.targets[:, frame].flip(1)
+        errors[frame] = stage.evaluate(other)["burgers1d reconstruction"].tolist()
+    assert [errors[frame] == errors[None] for frame in (0, 4, 8)] == [False, True, False]
+
+
+def test_tokens_of_what_was_decoded_come_to_those_it_was_decoded_from_and_not_these_to_them() -> None:
+    task = TASKS["burgers1d"]
+    stage = CodecStage(simulator(task), CodecStageConfig(loss=CodecLoss(reconstruction=0.0, tokens=1.0)))
+    sample = window(task)
+    found = gradient(stage, sample)
+    state = stage.module.encode(sample.state, task, task.periodic)
+    back = stage.module.decode(state, task, (16,))
+    wanted = state.z.detach()
+    again = stage.module.encode(back, task, task.periodic).z
+    stage.module.zero_grad()
+    (square(again - wanted) / (square(wanted) + FAINT)).mean().backward()
+    by_hand = torch.cat([p.grad.flatten() for p in stage.module.parameters() if p.grad is not None])
+    torch.testing.assert_close(found, by_hand, rtol=1e-4, atol=1e-7)
+
+
+def test_a_sample_in_which_little_happens_counts_little_in_the_weak_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TASKS["burgers1d"]
+    monkeypatch.setattr("ups.stages.operator.unbalanced", lambda before, *_: torch.ones(len(before)))
+    stage, sample = OperatorStage(simulator(task), only("weak")), window(task, targets=1)
+    stage.fit(sample)
+    calm = dataclasses.replace(sample, targets=sample.state[:, None] + 0.1 * (sample.targets - sample.state[:, None]))
+    losses = [float(stage.loss(each)["weak"].detach()) for each in (sample, calm)]
+    assert losses[0] == pytest.approx(1.0, rel=1e-3)
+    assert losses[1] < 0.05
 
 
 # Terms of one and the same window, cut into parts of these sizes.

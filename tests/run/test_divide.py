@@ -1,0 +1,73 @@
+"""What a config asks of a split: which samples are held aside, and of which labels every part has some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ups.run.data_config import Between, DataConfig, SplitConfig
+from ups.run.divide import STRATA, divided, held_aside, strata_of
+from ups.types import ConfigError
+
+
+class Samples(SimpleNamespace):
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def samples(params: Sequence[Mapping[str, float | str]], ids: Sequence[str] = (), cells: Sequence[int] = ()) -> Any:
+    """Samples of which nothing is known but their parameters, names and grids."""
+    names = dict.fromkeys(name for of in params for name in of)
+    grids = [SimpleNamespace(shape=(n,)) for n in cells or [8] * len(params)]
+    return Samples(
+        ids=list(ids) or [f"{i:03d}" for i in range(len(params))],
+        task=SimpleNamespace(parameters=[SimpleNamespace(name=name) for name in names]),
+        params_of=lambda i: params[i],
+        domain_of=lambda i: grids[i],
+    )
+
+
+def held(params: Sequence[Mapping[str, float | str]], **wanted: Any) -> list[int]:
+    aside = held_aside(SplitConfig(hold_out=wanted), samples(params))
+    return [i for i, out in enumerate(aside) if out]
+
+
+def test_of_several_parameters_all_must_fit_and_a_range_has_its_ends() -> None:
+    both = [{"a": a, "b": b} for a in (1.0, 2.0) for b in (0.1, 0.2, 0.3)]
+    assert held(both, a=(2.0,)) == [3, 4, 5]
+    assert held(both, a=(2.0,), b=(0.1, 0.3)) == [3, 5]
+    assert held(both, b=Between(low=0.1, high=0.2)) == [0, 1, 3, 4]
+    assert held([{"kind": "wall"}, {"kind": "ring"}], kind=("ring",)) == [1]
+
+
+def test_a_value_that_no_sample_has_is_told_the_nearest_there_are() -> None:
+    values = [{"a": float(n)} for n in (9, 1, 5, 3, 7)]
+    with pytest.raises(ConfigError, match=r"no sample has a = 4\.2; the nearest are 5, 3, 7, 1\."):
+        held(values, a=(4.2,))
+    with pytest.raises(ConfigError, match=r"no sample has a = 2\.5; there are 3, 1\."):
+        held([{"a": 1.0}, {"a": 3.0}], a=(2.5,))
+
+
+def test_labels_are_grids_and_parameters_of_which_there_are_few_sets() -> None:
+    def labels(sets: int, cells: Sequence[int] = ()) -> int:
+        return len(set(strata_of(samples([{"a": float(n)} for n in range(sets)], cells=cells))))
+
+    assert labels(STRATA) == STRATA
+    assert labels(STRATA + 1) == 1, "each would be a label of its own"
+    assert labels(STRATA + 1, [8, 16] * STRATA) == 2, "every part has all grids nevertheless"
+
+
+def test_folders_called_after_the_parts_are_the_split_unless_another_is_asked_for() -> None:
+    ids = [*(f"train/{i}" for i in range(8)), "valid/0", "test/0"]
+    given = samples([{"a": 1.0}] * 10, ids)
+
+    def conventions(**split: Any) -> str:
+        return divided(DataConfig(task="advection1d", split=SplitConfig(**split)), given)[1].convention
+
+    assert conventions() == "as given"
+    assert conventions(files={"train": "a", "valid": "b", "test": "c"}) == "as given"
+    assert conventions(fractions=(0.6, 0.2, 0.2)) == "seeded"
+    assert conventions(convention="pdebench-last") == "pdebench-last"
