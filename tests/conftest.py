@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+# A busy machine is no fault of a test: how long examples take to be drawn decides nothing.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 # Tests in whose process pictures are really drawn.
 DRAWN = ("eval/", "jobs/test_evaluate.py", "memory/", "pages/", "run/test_run.py")
 GROUPS = Path("/sys/fs/cgroup/memory")
