@@ -159,8 +159,9 @@ def test_a_run_begun_with_a_key_that_is_no_more_goes_on_where_it_meant_nothing(t
         assert run.is_of(Later())
         assert run.differences == []
         assert load(Later, run.config, snapshot=True) == Later()
+    assert load(Later, run.config) == Later(), "a run's own config may be given again"
     with pytest.raises(ConfigError, match=r"'train\.rounds' is not a known key"):
-        load(Later, run.config)
+        load(Later, tmp_path / "2" / "config.yaml")
     for opened in (
         lambda: RunDir.open(tmp_path / "2", Later(), resume=True, force=True),
         lambda: load(Later, tmp_path / "2/config.yaml", snapshot=True),

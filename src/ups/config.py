@@ -8,6 +8,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -57,6 +58,8 @@ def load(
     `snapshot`: the file is what a run folder keeps, maybe of an earlier program, and has the meaning that it had then.
     """
     values, origin = _laid(path, overrides or {})
+    with suppress(ValidationError):  # not every config has a default for everything
+        values = _pruned(values, model())
     if snapshot:
         try:
             values = as_meant(values, model())
@@ -125,6 +128,15 @@ def as_meant(written: Any, today: Any, at: str = "") -> Any:
         return written
     values = as_written(today, written, at)
     return {key: as_meant(value, groups.get(key), f"{at}{key}.") for key, value in values.items()}
+
+
+def _pruned(values: Any, today: Any) -> Any:
+    """Values without keys that are no more and say what is always so today: a run's own config may be given again."""
+    if not isinstance(values, dict):
+        return values
+    groups, dropped = dict(today) if isinstance(today, Config) else {}, getattr(today, "dropped", {})
+    there = {key: value for key, value in values.items() if key not in dropped or value != dropped[key]}
+    return {key: _pruned(value, groups.get(key)) for key, value in there.items()}
 
 
 def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:

@@ -217,7 +217,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         try:
             # Runs of an earlier program have not written down what their config was.
             unchanged = facts.get("config", digest := _digest(read_text(self.config))) == digest
-            written = {**self._written(config), **config.model_dump(mode="json", include=set(config.names))}
+            written = {**self.written(config), **config.model_dump(mode="json", include=set(config.names))}
             return unchanged and fingerprint(type(config).model_validate(written)) == today
         except (UpsError, OSError, ValueError):  # it has keys that are no more, or is damaged
             return False
@@ -288,7 +288,7 @@ class RunDir(AbstractContextManager["RunDir"]):
             if os.path.lexists(path) and not path.is_dir():
                 raise DataError(f"{path}: is no folder, where the run keeps one; move it away.")
 
-    def _written(self, today: Config) -> Any:
+    def written(self, today: Config) -> Any:
         """What the run's config says, as it was meant; a DataError where it is damaged. `today`: one of its kind."""
         try:
             return as_meant(parse_yaml(read_text(self.config)) or {}, today)
@@ -300,7 +300,7 @@ class RunDir(AbstractContextManager["RunDir"]):
     def _check(self, config: Config, resume: bool, force: bool) -> None:
         """ConfigError where the run cannot go on with this config; where `force` allows it, the run's is replaced."""
         if not self.is_of(config):
-            rows = _differences(self._written(config), yaml.safe_load(dump(config)) or {})
+            rows = _differences(self.written(config), yaml.safe_load(dump(config)) or {})
             free = incidental_keys(config) | config.names
             rows = [row for row in rows if not free & {*_above(row)}]
             learnt = [row for row in rows if _above(row)[0] not in config.after_training]

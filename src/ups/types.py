@@ -121,10 +121,11 @@ def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
 def as_written(config: Any, values: Mapping[str, Any], at: str = "") -> dict[str, Any]:
     """The values of a config (or of its class) that an earlier program has written, as this one takes them. A key that
     was not there yet has what it meant then (`formerly`); one that is no more (`dropped`) is left out where it meant
-    what is always so today, and is an OutdatedError otherwise. `at`: the group they stand in, with its dot."""
+    what is always so today (`...`: any value did), and is an OutdatedError otherwise. `at`: the group that they stand
+    in, with its dot."""
     dropped = getattr(config, "dropped", {})
     for key, meaningless in dropped.items():
-        if values.get(key, meaningless) != meaningless:
+        if meaningless is not ... and values.get(key, meaningless) != meaningless:
             raise OutdatedError(
                 f"{at}{key} is {values[key]!r:.60}, and this program has that setting no more; train without it, "
                 "or use the program that wrote it."

@@ -295,3 +295,25 @@ def test_a_parameter_that_the_task_replaces_is_said_and_a_problem_where_samples_
         assert "k is 3.0, as the task says, and 2.0 in the files" in source.notes
     with opened(tmp_path, given, u=U, t=T, k=3.0) as source:
         assert not any("task says" in note for note in source.notes)
+
+
+def test_a_value_that_is_rounded_otherwise_is_the_same_and_a_label_of_nan_contradicts_nothing(tmp_path: Path) -> None:
+    for i, value in enumerate((np.float32(0.1), np.float64(0.1))):
+        file_with(tmp_path / f"{i}.h5", nu=value).close()
+    given = Definition(**{**vars(ONE), "parameters": {"nu": 0.1}})
+    with open_source(tmp_path, TASKS, given) as source:
+        assert not source.problems
+        assert not any("nu" in note for note in source.notes if "task says" in note)
+    with h5py.File(tmp_path / "labels.h5", "w") as file:
+        for i in range(2):
+            file[f"run_{i}/u"] = U[i]
+            file[f"run_{i}"].attrs["seed"] = np.nan
+    with open_source(tmp_path / "labels.h5", TASKS, ONE) as source:
+        assert not any("seed" in note for note in source.all_notes)
+
+
+def test_times_of_complex_numbers_are_refused_as_such(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"], file["t"] = U[0], np.zeros(3, [("real", "f8"), ("imag", "f8")])
+    with pytest.raises(DataError, match=r"t \(3\) is complex"):
+        open_source(tmp_path / "a.h5", TASKS, ONE)

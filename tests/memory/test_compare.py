@@ -25,7 +25,7 @@ from ups.verdict import Ending
 
 
 def compared(*folders: Path) -> Comparison:
-    return compare(candidates(folders, without_effect()))
+    return compare(candidates(folders, without_effect(), run_config()()))
 
 
 def test_differences_that_are_noise_are_significant_in_one_of_twenty_cases_at_most() -> None:

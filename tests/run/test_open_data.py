@@ -731,7 +731,7 @@ def test_keys_of_data_that_are_made_are_said_to_be_of_no_use_beside_a_file(tmp_p
     with ExitStack() as stack:
         (data,) = open_sets(config(tmp_path, {"w": entry}).data, tmp_path, SCREEN.following, stack, said.append)
         assert len(data.first.source) == 24
-    assert "data.w: samples and resolution say how data are made, and its files are there: not used." in said
+    assert "data.w: samples, resolution would say how data are made, and its files are there: not used." in said
 
 
 def test_masked_arrays_are_read_with_nothing_where_they_are_masked() -> None:

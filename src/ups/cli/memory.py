@@ -199,9 +199,9 @@ def compare(first: Path, *others: Path, out: Path | None = None) -> int:
     from ups.memory.candidate import candidates
     from ups.memory.compare import compare as comparison_of
     from ups.memory.compare_page import page_of, write_page
-    from ups.run.config import without_effect
+    from ups.run.config import run_config, without_effect
 
-    result = comparison_of(candidates((first, *others), without_effect()))
+    result = comparison_of(candidates((first, *others), without_effect(), run_config()()))
     parts = []
     for rows in (result.settings_table(), result.errors_table(), result.pairs_table()):
         parts += [table(rows), ""] if rows else []

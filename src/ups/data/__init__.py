@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from ups.data.folders import files_in, open_folder
 from ups.data.joined import Joined, renamed, same_task, with_params_of
 from ups.data.nan_mask import MASK, masked
@@ -76,12 +78,15 @@ def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec
 def _note_replaced(source: Source, definition: Definition) -> None:
     """Say which parameters of a source the task replaces: a note, or a problem where those of samples differ."""
     for name, value in definition.parameters.items():
-        own = dict.fromkeys(source.params_of(i).get(name, value) for i in range(len(source)))
+        stated = [params[name] for i in range(len(source)) if name in (params := source.params_of(i))]
+        own = dict.fromkeys(v if isinstance(v, str) else float(np.float32(v)) for v in stated)  # as networks hear it
+        value = value if isinstance(value, str) else float(np.float32(value))
+        words = definition.parameters[name]
         if len(own) > 1:
-            why = f"{name} has {len(own)} values in the files and is {value} in the task, so that samples look alike"
+            why = f"{name} has {len(own)} values in the files and is {words} in the task, so that samples look alike"
             source.problems = (*source.problems, f"{why}; take it out of the task's parameters")
-        elif own and next(iter(own)) != value:
-            source.notes = (*source.notes, f"{name} is {value}, as the task says, and {next(iter(own))} in the files")
+        elif own and value not in own:
+            source.notes = (*source.notes, f"{name} is {words}, as the task says, and {stated[0]} in the files")
 
 
 def _opened(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from ups.memory.runs import run_at
 from ups.memory.state import COMPLETE, RunState, state_of
 from ups.parsing import parse_yaml, read_text
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, OutdatedError
 
 SEED = "seed"  # which is noise, and no setting
 
@@ -52,9 +53,10 @@ class Candidate:
         return key != SEED and self.incidental.isdisjoint((key, *_above(key)))
 
 
-def candidates(folders: Sequence[Path], incidental: frozenset[str]) -> list[Candidate]:
+def candidates(folders: Sequence[Path], incidental: frozenset[str], today: Any = None) -> list[Candidate]:
     """The runs in these folders, named so that no two names are alike; a ConfigError where one stands there twice.
-    `incidental` keys of their configs decide nothing of what is learnt."""
+    `incidental` keys of their configs decide nothing of what is learnt; `today` is a config of this program, by which
+    those of earlier ones are read."""
     runs = [run_at(folder) for folder in folders]
     places = [run.folder.resolve() for run in runs]
     for place in places:
@@ -63,15 +65,17 @@ def candidates(folders: Sequence[Path], incidental: frozenset[str]) -> list[Cand
     depth = 1
     while len({_name(place, depth) for place in places}) < len(places):
         depth += 1
-    return [_candidate(run, _name(place, depth), incidental) for run, place in zip(runs, places, strict=True)]
+    return [_candidate(run, _name(place, depth), incidental, today) for run, place in zip(runs, places, strict=True)]
 
 
-def settings_of(run: RunDir) -> dict[str, Any]:
-    """The config of a run with dotted keys; a DataError where it is damaged."""
+def settings_of(run: RunDir, today: Any = None) -> dict[str, Any]:
+    """The config of a run with dotted keys, as one of `today` means it; a DataError where it is damaged."""
     try:
         values = parse_yaml(read_text(run.config, stored=True))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{run.config}: cannot be read ({one_line(str(error), 120)}); put it back.") from None
+    with suppress(OutdatedError):  # one that means nothing today is shown as it was written
+        values = values if today is None else run.written(today)
     return dict(flat(values if isinstance(values, dict) else {}))
 
 
@@ -113,7 +117,7 @@ def setting(settings: Mapping[str, Any], key: str) -> str:
     return json.dumps(settings.get(key, group), ensure_ascii=False, default=str)
 
 
-def _candidate(run: RunDir, name: str, incidental: frozenset[str]) -> Candidate:
+def _candidate(run: RunDir, name: str, incidental: frozenset[str], today: Any) -> Candidate:
     state, problem = state_of(run.folder, name=name), ""
     errors: dict[str, PerTrajectory] = {}
     try:
@@ -126,7 +130,7 @@ def _candidate(run: RunDir, name: str, incidental: frozenset[str]) -> Candidate:
         name=name,
         folder=run,
         state=state,
-        settings=settings_of(run),
+        settings=settings_of(run, today),
         incidental=incidental,
         errors=errors,
         problem=problem,

@@ -164,7 +164,7 @@ class Answers(nn.Module):
         `solution`, and in double precision. The rest as in `rollout`."""
         if tolerance is not None:
             check_alone(points, ensemble)
-            return self.solution(inputs, tolerance, params, task, periodic).field
+            return self._solution(inputs, tolerance, params, task, periodic).field
         driven, window = self._driven(inputs, params, task, periodic)
         frames, names = self._answer(window, 1, points, ensemble, seed), window.task.channels
         answers = [driven.answer_once(member, np.ones(1), names, points is not None) for member in frames]
@@ -180,8 +180,18 @@ class Answers(nn.Module):
     ) -> Solution:
         """The solution of a steady task, refined by iterations of a solver until the relative residual of its discrete
         equations is at most `tolerance`, with what that took. The rest as in `solve`."""
+        return self._solution(inputs, tolerance, params, task, periodic)
+
+    def _solution(
+        self,
+        inputs: Any,
+        tolerance: float,
+        params: Any,
+        task: TaskSpec | str | None,
+        periodic: Sequence[bool] | Sequence[str] | None,
+    ) -> Solution:
         tolerance = check_tolerance(tolerance)
-        driven, window = self._driven(inputs, params, task, periodic, START)
+        driven, window = self._driven(inputs, params, task, periodic, START, level=4)
         system, names = steady_system(in_double(window, inputs, params)), window.task.channels
         return solution_of(system, self._answer(window, 1)[0], tolerance, driven, names)
 
@@ -192,12 +202,13 @@ class Answers(nn.Module):
         task: TaskSpec | str | None,
         periodic: Sequence[bool] | Sequence[str] | None,
         guess: str = GUESS,
+        level: int = 3,
     ) -> tuple[Given, Window]:
-        """What a user gives to be solved, and the window of it."""
+        """What a user gives to be solved, and the window of it; the user's line is `level` calls up."""
         spec = self._asked_task(task)
         driven, given = asked_to_solve(inputs, spec, self.dt.device)
         for sentence in self._strange(*given, spec, guess=guess):
-            warnings.warn(sentence, stacklevel=3)
+            warnings.warn(sentence, stacklevel=level)
         return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name], guess)[0]
 
     def _answer(

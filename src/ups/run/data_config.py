@@ -17,8 +17,8 @@ from ups.fetch.fetch import is_elsewhere
 from ups.run.params import Value, files_of, parsed, single
 from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
 
-# Keys that say how data are made, and nothing of those that are there.
-MAKING = ("samples", "resolution", "frames", "scheme", "dtype", "batch")
+# Keys that say how data are made, and nothing of those that are there, nor of what is made to judge beside them.
+MAKING = ("samples", "resolution", "batch")
 
 
 def known(kind: str, names: Iterable[str], there: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ from ups.run.divide import divided, left_out
 from ups.run.generate import Report as Following
 from ups.run.generate import generate
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError, TaskSpec, UpsError
+from ups.types import ConfigError, DataError, TaskSpec, UpsError, few
 
 Say = Callable[[str], None]
 Watch = Callable[[Progress], None]
@@ -286,7 +286,7 @@ def open_sets(
         for remark in noticed(renamed(entry.source, task))[:REMARKS] if entry.config.there else ():
             say(f"data.{name}: {remark}")
         if unused := entry.config.unused:
-            say(f"data.{name}: {' and '.join(unused)} say how data are made, and its files are there: not used.")
+            say(f"data.{name}: {few(unused)} would say how data are made, and its files are there: not used.")
         if shared := left_out(entry.config, entry.source, entry.split):
             say(f"data.{name}: {shared}")
     return sets

@@ -29,7 +29,7 @@ class StageConfig(Config):
 
     incidental = frozenset({"workers"})
     # Keys that are no more, with the value by which they meant what is always so today.
-    dropped: ClassVar[Mapping[str, Any]] = {"unroll": 1}
+    dropped: ClassVar[Mapping[str, Any]] = {"unroll": ...}
 
     train: TrainConfig
     """Budget and optimizer."""

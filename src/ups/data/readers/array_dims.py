@@ -211,7 +211,7 @@ def _either(variable: Variable, dims: Dims, sizes: Mapping[str, int]) -> list[st
         return []
     return [
         f"{variable.words} is read as a parameter of each sample, but could be one value per frame as well, {AS_MANY}; "
-        f"if it is, take it out of the file, or write it over the grid as one of `fields`"
+        f"if it is, leave it out, or give it over the grid as one of `fields`"
     ]
 
 

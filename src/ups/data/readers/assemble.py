@@ -65,6 +65,8 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     shape = tuple(sizes[name] for name in space)
     if 0 in sizes.values():
         raise DataError(f"{path}: {next(n for n, size in sizes.items() if not size)} has length 0; write it again.")
+    for v in (v for v in (*parts.coordinates.values(), *parts.params) if v.dtype.kind == "c"):
+        raise complex_values(path, v.words)
     with naming_fault(path, "its coordinates"):
         stored = {name: _whole(store, v) for name, v in parts.coordinates.items()}
         params = {v.name: _column(store, v) for v in parts.params}
@@ -125,7 +127,7 @@ def _offered(store: Store, variables: Sequence[Variable], taken: Collection[str]
     for v in (v for v in variables if v.kind == OFFERED and v.name not in taken):
         value = float(plain(_column(store, v)[0]))
         other, held = first.setdefault(v.name, (v, value))
-        if held != value:
+        if other is not v and held != value:
             remarks.notes.append(f"attribute {v.key} is not used: {other.key} is called so too, with another value")
     return {name: value for name, (_, value) in first.items()}
 

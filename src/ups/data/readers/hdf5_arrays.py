@@ -104,7 +104,9 @@ def _numbers(
             continue
         inside = key[len(above) + 1 :]
         own[above] += [
-            number(name, value, inside, OFFERED if LABELS.search(name) else PARAMETER) for name, value in held.items()
+            number(name, value, inside, OFFERED if LABELS.search(name) else PARAMETER)
+            for name, value in held.items()
+            if np.isfinite(value).all() or not LABELS.search(name)
         ]
     return own, common
 
