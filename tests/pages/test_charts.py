@@ -32,6 +32,12 @@ def test_a_point_between_gaps_is_seen() -> None:
     assert coloured(chart([Curve("a", x, y)], "x", "y")) > nothing + 20
 
 
+def test_two_references_are_told_apart_by_their_dashes() -> None:
+    x, flat = np.arange(1.0, 9.0), np.ones(8)
+    low, high = Curve("a", x, flat, dashed=True), Curve("a", x, 9 * flat, dashed=True)
+    assert chart([low, high], "x", "y") != chart([high, low], "x", "y")
+
+
 def test_one_point_is_a_chart() -> None:
     assert coloured(chart([Curve("a", np.ones(1), np.ones(1))], "x", "y", log_x=True)) > 20
 

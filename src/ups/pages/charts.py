@@ -34,7 +34,8 @@ UNIT: Bounds = ((0.0, 1.0), (0.0, 1.0))
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart; `low` and `high` bound a shaded band. A dashed one is a reference, and has no colour."""
+    """A line of a chart; `low` and `high` bound a shaded band. Dashed ones are references: they have no
+    colour, and dashes of their own."""
 
     label: str
     x: Array
@@ -50,9 +51,9 @@ def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False
     figure = library("figure").Figure(figsize=(7.2, 3.1), dpi=132)
     panel = figure.add_axes((0.115, 0.16, 0.87, 0.81))  # a layout that is computed takes longer than the drawing
     panel.set(xlabel=xlabel, ylabel=ylabel, yscale="log" if log_y else "linear", xscale="log" if log_x else "linear")
-    colours = itertools.cycle(LINES)
+    colours, dashes = itertools.cycle(LINES), itertools.cycle(("--", ":", "-."))
     for curve in curves:
-        colour, style = (INK, "--") if curve.dashed else (next(colours), "-")
+        colour, style = (INK, next(dashes)) if curve.dashed else (next(colours), "-")
         y = _positive(curve.y) if log_y else curve.y
         # A point between two gaps has no line to be seen by.
         panel.plot(curve.x, y, style, color=colour, lw=1.6, marker=".", ms=4, label=curve.label)
