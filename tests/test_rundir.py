@@ -151,6 +151,21 @@ class Later(Settings):
     train: Today = Today()
 
 
+class Nothing(Inner):
+    dropped: ClassVar[Mapping[str, Any]] = {"rounds": ...}
+
+
+class Latest(Settings):
+    train: Nothing = Nothing()
+
+
+def test_a_run_with_a_key_that_never_meant_anything_can_be_judged_whatever_it_was(tmp_path: Path) -> None:
+    for rounds in (1, 2):
+        with RunDir.open(tmp_path / f"{rounds}", Earlier(train=Before(rounds=rounds))) as run:
+            assert load(Latest, run.config, snapshot=True) == Latest()
+            assert run.is_of(Latest())
+
+
 def test_a_run_begun_with_a_key_that_is_no_more_goes_on_where_it_meant_nothing(tmp_path: Path) -> None:
     for rounds in (1, 2):
         with RunDir.open(tmp_path / f"{rounds}", Earlier(train=Before(rounds=rounds))):
