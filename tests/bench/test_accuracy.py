@@ -13,14 +13,14 @@ import pytest
 
 from tiny_rows import TINY, in_this_process, never
 from ups.bench import accuracy, ledger
-from ups.bench.accuracy import Request, bench_accuracy
+from ups.bench.accuracy import Request, Way, bench_accuracy
 from ups.bench.beyond import OVER_GRID
 from ups.bench.rows import Budget, Row, rows_in
 from ups.bench.verify import bench_verify, compared
 from ups.config import load
 from ups.data import open_source
 from ups.physics import TASKS
-from ups.run.config import run_config
+from ups.run.config import RunConfig, run_config
 from ups.run.generate import generate
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
@@ -231,6 +231,27 @@ def test_what_cannot_be_measured_is_said_before_anything_is_spent(
     assert "GB of the disk for its data, and only 0.0 GB are free" in said[0]
 
 
+def test_steps_take_the_place_of_the_clock_in_the_stage_that_has_one(measured: Measured, tmp_path: Path) -> None:
+    configs: list[RunConfig] = []
+
+    def carry(config: RunConfig, way: Way) -> Ending:  # noqa: ARG001
+        configs.append(config)
+        return Ending.OOM
+
+    request = dataclasses.replace(measured.request, seeds=1, steps=7, out=tmp_path)
+    assert bench_accuracy(request, str, carry) == Ending.OOM
+    (config,) = configs
+    assert (config.operator.train.steps, config.operator.train.seconds, config.codec.train.steps) == (7, None, 2)
+    assert config.name == "tiny-first-0.005min-7steps-seed0", "another folder than that of the minutes"
+    text = TINY.replace("train: {steps: 2}", "train: {seconds: 1}")
+    (tmp_path / "both.yaml").write_text(text + "name: both\n")
+    (both,) = rows_in(tmp_path).values()
+    with pytest.raises(ConfigError, match="trains codec and operator by the clock, and --steps is for one stage"):
+        bench_accuracy(dataclasses.replace(request, rows=[both]), str, never)
+    with pytest.raises(ConfigError, match="--steps is 0, but nothing is learnt in fewer than 1"):
+        bench_accuracy(dataclasses.replace(request, steps=0), str, never)
+
+
 def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> None:
     (entry, other) = ledger.read(measured.request.ledger)
 
@@ -249,7 +270,7 @@ def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> Non
         assert words.endswith("WORSE than before.")
     file, out = measured.request.ledger, measured.request.out
     with pytest.raises(ConfigError, match="holds no short version of tiny/first; measure one with"):
-        bench_verify(measured.row, Budget(), file, out, str, never)
+        bench_verify(measured.row, Budget(short=True), file, out, str, never)
     assert other.kind == "full"
 
 
@@ -259,7 +280,7 @@ def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: 
     request = dataclasses.replace(measured.request, budget=short, seeds=1, out=tmp_path, ledger=tmp_path / "l.json")
     assert bench_accuracy(request, str, in_this_process) == Ending.SUCCESS
     said: list[str] = []
-    asked = (measured.row, Budget(), request.ledger, tmp_path, said.append)
+    asked = (measured.row, Budget(short=True), request.ledger, tmp_path, said.append)
     assert bench_verify(*asked, in_this_process) == 0
     assert "an earlier run had" in said[-1]
     again = dataclasses.replace(request, overwrite=True)
@@ -268,7 +289,7 @@ def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: 
     assert (entry.run != other.run, entry.config == other.config) == (True, True), "it was measured again"
     worse = entry.model_copy(update={"numbers": tuple(s.model_copy(update={"high": 0.0}) for s in entry.numbers)})
     (tmp_path / "worse.json").write_text(ledger.text_of([ledger.sealed(worse.model_dump())]))
-    asked = (measured.row, Budget(), tmp_path / "worse.json", tmp_path, said.append)
+    asked = (measured.row, Budget(short=True), tmp_path / "worse.json", tmp_path, said.append)
     assert bench_verify(*asked, in_this_process) == 1
     assert bench_verify(*asked, lambda *_: Ending.OOM) == 3
 

@@ -276,4 +276,4 @@ def test_numbers_of_other_settings_than_a_row_has_today_are_marked_in_every_tabl
     assert {where for where, text in texts().items() if "older settings" in text} == set()
     past = texts(recipe="another")
     assert {where for where, text in past.items() if "older settings" in text} == set(past)
-    assert "`ups bench accuracy burgers1d/nu0.01 --minutes 4 --fno` (older settings) |" in past["accuracy"]
+    assert "`ups bench accuracy burgers1d/nu0.01 --minutes 4 --steps 10 --fno` (older settings) |" in past["accuracy"]

@@ -97,4 +97,4 @@ def test_the_mean_over_several_tasks_has_no_interval_and_each_task_is_verified_b
     assert compared(known, [known])[0]
     passed, words = compared(entry(numbers=[{**first, "value": 0.05}, {**second, "value": 0.41}]), [known])
     assert not passed, "though their mean is as before"
-    assert "tiny/first, b: nRMSE 0.41 in its short version; an earlier run had 0.2 – 0.4: WORSE" in words
+    assert "tiny/first, b: nRMSE 0.41 after 10 steps; an earlier run had 0.2 – 0.4: WORSE" in words

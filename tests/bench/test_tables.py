@@ -76,7 +76,7 @@ def test_a_measured_row_is_in_the_readme_and_the_table_with_its_command(copy: Pa
         assert "1.50e-02 (9.00e-03 – 2.20e-02, 2 seeds)" in (copy / name).read_text()
     line = next(li for li in (copy / DOCUMENTS[1]).read_text().splitlines() if li.startswith("| `darcy2d/beta1`"))
     assert "| 2.77e-02 | 0.54 |" in line, "of the re-tuned FNO's error"
-    assert "`ups bench accuracy darcy2d/beta1 --minutes 2 --seeds 2`" in line
+    assert "`ups bench accuracy darcy2d/beta1 --minutes 2 --steps 10 --seeds 2`" in line
 
 
 def test_the_headlines_count_the_rows_that_halve_and_quarter_the_published_error(copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""`ups bench verify`: what a short version is held against, and how far seeds may differ."""
+"""`ups bench verify`: what a run is held against, and how far seeds may differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tiny_rows import FACTS, entry
 from ups.bench import verify
 from ups.bench.ledger import Entry, text_of
 from ups.bench.rows import ROWS, Budget, Row, rows_in
-from ups.bench.verify import bench_verify, bound_of, comparable, compared, digests_of
+from ups.bench.seeds import further_seed
+from ups.bench.verify import bench_verify, comparable, compared, digests_of
+from ups.run.config import RunConfig
+from ups.types import ConfigError
 from ups.verdict import Ending
 
 HOME = Path(__file__).parents[2]
@@ -48,7 +51,7 @@ def test_a_worse_row_does_not_pass_because_a_hasty_one_was_worse_too(
 
         said: list[str] = []
         monkeypatch.setattr(verify, "entry_of", entry_of)
-        asked = (row, Budget(device="cpu"), tmp_path / "ledger.json", tmp_path / "runs", said.append)
+        asked = (row, Budget(device="cpu", short=True), tmp_path / "ledger.json", tmp_path / "runs", said.append)
         return bench_verify(*asked, lambda *_: Ending.SUCCESS), said[-1]
 
     assert verified(1.15) == (
@@ -61,24 +64,62 @@ def test_a_worse_row_does_not_pass_because_a_hasty_one_was_worse_too(
 
 def test_three_seeds_say_how_far_a_further_one_may_lie() -> None:
     """Student's t of two degrees of freedom has 4.3027 at 97.5 %, of three 3.1824 (any table of it)."""
-    seeds = [short(math.exp(number), seed=number) for number in range(3)]
-    bound = math.exp(1 + 4.3027 * math.sqrt(4 / 3))
-    assert bound_of(seeds) == pytest.approx(bound, rel=1e-3)
-    assert bound_of([*seeds, short(1e9, seed=0), seeds[0]]) == pytest.approx(bound, rel=1e-3), "a seed counts once"
-    spread = math.sqrt(5 / 3)
-    assert bound_of([*seeds, short(math.exp(3), seed=3)]) == pytest.approx(
-        math.exp(1.5 + 3.1824 * spread * math.sqrt(5 / 4)), rel=1e-3
+    values = {seed: math.exp(seed) for seed in range(3)}
+    reach = 4.3027 * math.sqrt(4 / 3)
+    assert further_seed(values) == pytest.approx((math.exp(1 - reach), math.exp(1 + reach)), rel=1e-3)
+    reach = 3.1824 * math.sqrt(5 / 3) * math.sqrt(5 / 4)
+    assert further_seed({**values, 3: math.exp(3)}) == pytest.approx(
+        (math.exp(1.5 - reach), math.exp(1.5 + reach)), rel=1e-3
     )
-    assert bound_of(seeds[:2]) == -math.inf, "two say too little"
-    assert bound_of([*seeds[:2], short(math.inf, seed=3)]) == -math.inf
+    assert further_seed({0: 1.0, 1: 2.0}) is None, "two say too little"
+    assert further_seed({0: 1.0, 1: 2.0, 2: math.inf}) is None
+    seeds = [short(value, seed=seed) for seed, value in values.items()]
     passed, words = compared(short(20.0), seeds)
     assert passed
     assert "3 earlier runs had 0.9 – 8.128: as before, by the spread of their seeds, which reaches 390" in words
     assert not compared(short(20.0), seeds[1:])[0]
-    assert not compared(short(1.01 * bound), seeds)[0]
+    assert not compared(short(20.0), [seeds[1], seeds[2], seeds[2]])[0], "a seed counts once"
+    assert not compared(short(400.0), seeds)[0]
     assert not compared(short(math.nan), seeds)[0]
     close = [short(value, seed=seed) for seed, value in enumerate((1.0, 1.001, 0.999))]
     assert compared(short(1.09), close)[1].endswith("had 0.8991 – 1.101: as before."), "as wide as the intervals"
+
+
+def test_a_whole_row_is_run_again_for_the_steps_that_its_table_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = rows_in(HOME / ROWS)["darcy2d/beta1"]
+    facts = {"kind": "full", "row": row.name, "recipe": row.recipe, "minutes": 2.0}
+    seeds = [short(value, seed=seed, steps=500 + seed, **facts) for seed, value in ((0, 1.0), (1, 1.2))]
+    others = [
+        short(9.0, **{**facts, "minutes": 0.5}),
+        short(9.0, **{**facts, "recipe": "another"}),
+        short(0.1, row=row.name),
+    ]
+    (tmp_path / "ledger.json").write_text(text_of([others[0], *seeds, others[2]]))
+    (tmp_path / "past.json").write_text(text_of(others[1:2]))
+    (tmp_path / "hasty.json").write_text(text_of(others[:1]))
+    monkeypatch.setattr(verify, "require_room", lambda _: None)
+    monkeypatch.setattr(verify, "entry_of", lambda *_: short(1.3, **facts))
+    said: list[str] = []
+    configs: list[RunConfig] = []
+
+    def carry(config: RunConfig, way: str) -> Ending:  # noqa: ARG001
+        configs.append(config)
+        return Ending.SUCCESS
+
+    def verified(file: str) -> int:
+        return bench_verify(row, Budget(seed=7, device="cpu"), tmp_path / file, tmp_path / "runs", said.append, carry)
+
+    assert verified("ledger.json") == 0
+    assert said[-1] == f"{row.name}: nRMSE 1.3 after 10 steps; 2 earlier runs had 0.9 – 1.32: as before."
+    train, data = configs[0].operator.train, configs[0].data["row"]
+    assert (train.steps, train.seconds, configs[0].seed) == (500, None, 7)
+    assert data.samples == row.config.data["row"].samples, "all of its data"
+    with pytest.raises(ConfigError, match="holds a whole run of darcy2d/beta1, but by another recipe"):
+        verified("past.json")
+    with pytest.raises(ConfigError, match="no whole run of darcy2d/beta1 of half its minutes; measure one with"):
+        verified("hasty.json")
 
 
 def test_data_are_the_same_whether_an_entry_has_their_files_by_task_or_all_at_each() -> None:

@@ -157,8 +157,8 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
     shape: tuple[int, ...], periodic: tuple[bool, ...], mixer: str
 ) -> None:
     torch.manual_seed(0)
-    space, size = Space(shape, periodic), BlockShape(48, 3, 20, 2.0, 5, "field", 1, ("burgers1d", "kdv1d"))
-    block = Block(size, lambda: MIXERS[mixer](size), 0.0)
+    space, size = Space(shape, periodic), BlockShape(48, 3, 20, 2.0, 5, "field", ("burgers1d", "kdv1d"))
+    block = Block(size, lambda: MIXERS[mixer](size))
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.3)
     x, c, weight = torch.randn(3, *shape, 48), torch.randn(3, 20), torch.randn(3, *shape, 48)
@@ -186,7 +186,7 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
 def test_windows_attend_as_in_plain_torch_whether_or_not_one_program_can_hold_them(side: int, size: int) -> None:
     torch.manual_seed(0)
     space = Space((2 * side, side), (False, True))
-    layer = WindowAttention(BlockShape(2 * size, 2, 4, 2.0, 5, "field", 1), (side,) * 3, True)
+    layer = WindowAttention(BlockShape(2 * size, 2, 4, 2.0, 5, "field"), (side,) * 3, True)
     x, weight = torch.randn(3, 2 * side, side, 2 * size), torch.randn(3, 2 * side, side, 2 * size)
 
     def results(device: str, rounded: bool) -> list[torch.Tensor]:
@@ -221,8 +221,8 @@ def test_channels_are_cut_into_the_fewest_places_that_two_powers_of_two_give(siz
 @pytest.mark.slow
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_compiled_block_gives_what_it_gives_uncompiled_whatever_tables_it_looks_up(mixer: str) -> None:
-    size, space = BlockShape(12, 3, 4, 2.0, 5, "field", 1), Space((8, 12), (False, True))
-    block, x, c = Block(size, lambda: MIXERS[mixer](size), 0.0), torch.randn(2, 8, 12, 12), torch.randn(2, 4)
+    size, space = BlockShape(12, 3, 4, 2.0, 5, "field"), Space((8, 12), (False, True))
+    block, x, c = Block(size, lambda: MIXERS[mixer](size)), torch.randn(2, 8, 12, 12), torch.randn(2, 4)
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.3)
     plain = block(x, c, space, "burgers1d")

@@ -83,12 +83,12 @@ def ratio_of(above: Score, below: Score) -> str:
     return f"{above.value / below.value:.2f} ({ends[0]:.2f} – {ends[1]:.2f})"
 
 
-def command_of(row: Row, runs: Sequence[Entry]) -> str:
-    """What measures a row again, for as long, with as many seeds and beside the same; and whether that is what was
-    measured."""
+def command_of(row: Row, runs: Sequence[Entry], steps: int | None = None) -> str:
+    """What measures a row again, for as long or as many steps, with as many seeds and beside the same; and whether that
+    is what was measured."""
     baselines = [name for name in ("fno", "uno") if all(name in run.predictors for run in runs)]
     precision = f" --precision {runs[0].precision}" if runs[0].precision is not None else ""
-    return f"`{row.command(runs[0].minutes, len(runs), baselines)}{precision}`{older(row, runs)}"
+    return f"`{row.command(runs[0].minutes, len(runs), baselines, steps)}{precision}`{older(row, runs)}"
 
 
 def older(row: Row, runs: Sequence[Entry]) -> str:

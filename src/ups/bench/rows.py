@@ -56,9 +56,9 @@ class PublishedTable(Config):
 @dataclass(frozen=True)
 class Budget:
     """How a row is run: minutes of training (its own by default), from which seed, on which device (its own by
-    default), beside which baselines. `short`: on a part of the data, for 20 s, or the `steps` of each stage.
-    `trajectories`: trained on so many, from the simulator of the run `start_from` where one is named. `precision`: that
-    of every stage, instead of the row's own."""
+    default), beside which baselines. `short`: on a part of the data, for 20 s. `steps`: of stages that take so many,
+    whatever the clock says; minutes then only say beside which runs it stands. `trajectories`: trained on so many, from
+    the simulator of the run `start_from` where one is named. `precision`: that of every stage, not the row's own."""
 
     minutes: float | None = None
     seed: int = 0
@@ -154,13 +154,32 @@ class Row:
         words = [*self.name.split("/"), *budget.baselines, "short" if budget.short else "", budget.precision or ""]
         words += [f"{budget.trajectories}-trajectories"] if budget.trajectories is not None else []
         words += [f"from-{budget.start_from.name}"] if budget.start_from is not None else []
-        return "-".join([*filter(None, words), f"{self.minutes_of(budget):.3g}min", f"seed{budget.seed}"])
+        words += [f"{self.minutes_of(budget):.3g}min", *(f"{steps}steps" for steps in budget.steps.values() if steps)]
+        return "-".join([*filter(None, words), f"seed{budget.seed}"])
 
-    def command(self, minutes: float, seeds: int = 1, baselines: Sequence[str] = ()) -> str:
+    def command(self, minutes: float, seeds: int = 1, baselines: Sequence[str] = (), steps: int | None = None) -> str:
         """What measures it again."""
         words = ["ups bench accuracy", self.name, f"--minutes {minutes:g}"]
+        words += [f"--steps {steps}"] if steps is not None else []
         words += [f"--seeds {seeds}"] if seeds > 1 else []
         return " ".join([*words, *(f"--{name}" for name in baselines)])
+
+    def by_steps(self, steps: int | None) -> dict[str, int]:
+        """The stage that is trained by the clock, with the steps that it is to take instead; none for None."""
+        if steps is None:
+            return {}
+        if steps < 1:
+            raise ConfigError(f"--steps is {steps}, but nothing is learnt in fewer than 1.")
+        if self.timed is None:
+            which = " and ".join(self._seconds()) or "no stage"
+            raise ConfigError(f"{self.path}: trains {which} by the clock, and --steps is for one stage; leave it out.")
+        return {self.timed: steps}
+
+    @property
+    def timed(self) -> str | None:
+        """The only stage that is trained by the clock; None where there are several, or none."""
+        names = list(self._seconds())
+        return names[0] if len(names) == 1 else None
 
     def _seconds(self) -> dict[str, float]:
         plan = {stage: self.config.stage(stage).train for stage in self.config.plan}

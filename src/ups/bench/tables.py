@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
 from ups.bench.cells import circumstances, command_of, commits, markdown, older, runs_shown, score_cell
 from ups.bench.rows import PUBLISHED, ROWS, Published, Row, beyond, rows_in
+from ups.bench.seeds import further_seed, pairs_held
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
 from ups.types import DataError, counted
@@ -95,17 +95,20 @@ def shown(entries: Sequence[ledger.Entry], row: Row) -> list[ledger.Entry]:
 
 
 def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
-    """Every row: ours, what is published, and the command."""
-    header = ("row", "ours (95 %)", "re-tuned FNO", "ours / that", "training, steps", "command")
+    """Every row: ours, what a further seed would give, what is published, and the command."""
+    header = ("row", "ours (95 %)", "another seed", "re-tuned FNO", "ours / that", "training, steps", "command")
     lines = []
     for row in rows.values():
         runs, known = shown(entries, row), row.published
         published = published_cell(known)
         if not runs:
-            lines.append((f"`{row.name}`", "not measured", published, "–", "–", f"`{row.command(row.minutes)}`"))
+            lines.append((f"`{row.name}`", "not measured", "–", published, "–", "–", f"`{row.command(row.minutes)}`"))
             continue
         ratio = _over(runs, known.best)
-        cells = (score_cell(_scores(runs, "ups")), published, ratio, _cost(runs, "ups"), command_of(row, runs))
+        scores = _scores(runs, "ups")
+        timed = runs[0].stages.get(row.timed or "")
+        command = command_of(row, runs, timed.steps if timed is not None else None)
+        cells = (score_cell(scores), _another(runs), published, ratio, _cost(runs, "ups"), command)
         lines.append((f"`{row.name}`", *cells))
     notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
     notes = [f"To know before comparing: {'; '.join(notes)}."] if notes else []
@@ -121,12 +124,17 @@ def published_cell(known: Published) -> str:
 def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[str]:
     """How often the number of one seed lies in the interval of another: what to expect of whoever runs a row again."""
     seeds = [scores for row in rows.values() if len(scores := _scores(shown(entries, row), "ups")) > 1]
-    pairs = [(one, other) for scores in seeds for one, other in permutations(scores, 2)]
+    held, pairs = pairs_held(seeds)
     if not pairs:
         return []
-    held = sum(one.low <= other.value <= one.high for one, other in pairs)
     what = f"{counted(len(seeds), 'row')} of more than one seed, each seed against the interval of every other"
-    return [f"Run again: of {what}, {held} of {counted(len(pairs), 'number')} lie in it, {len(pairs) - held} do not."]
+    return [f"Run again: of {what}, {held} of {counted(pairs, 'number')} lie in it, {pairs - held} do not."]
+
+
+def _another(runs: Sequence[ledger.Entry]) -> str:
+    """Where one more seed is to be expected; of fewer seeds than say that, a dash."""
+    span = further_seed({run.seed: run.scores()[0].value for run in runs})
+    return f"{span[0]:.2e} – {span[1]:.2e}" if span is not None else "–"
 
 
 def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
