@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -77,6 +78,12 @@ def test_a_measured_row_is_in_the_readme_and_the_table_with_its_command(copy: Pa
     line = next(li for li in (copy / DOCUMENTS[1]).read_text().splitlines() if li.startswith("| `darcy2d/beta1`"))
     assert "| 2.77e-02 | 0.54 |" in line, "of the re-tuned FNO's error"
     assert "`ups bench accuracy darcy2d/beta1 --minutes 2 --steps 10 --seeds 2`" in line
+    assert "| 1.50e-02 (9.00e-03 – 2.20e-02, 2 seeds) | – | 2.77e-02 |" in line, "two seeds say little of a third"
+    append(copy / LEDGER, [measured(row, 4e-2, seed=2, started="2099-01-03")])
+    line = next(li for li in tables_of(copy)["accuracy"].splitlines() if li.startswith("| `darcy2d/beta1`"))
+    reach = 4.3027 * math.log(2) * math.sqrt(4 / 3)  # Student's t of two degrees of freedom; each seed twice the last
+    low, high = (2e-2 * math.exp(sign * reach) for sign in (-1, 1))
+    assert f"(9.00e-03 – 4.40e-02, 3 seeds) | {low:.2e} – {high:.2e} | 2.77e-02 |" in line
 
 
 def test_the_headlines_count_the_rows_that_halve_and_quarter_the_published_error(copy: Path) -> None:
@@ -135,6 +142,10 @@ def test_seeds_of_one_recipe_belong_together_whatever_ran_beside_them_and_the_ve
     assert runs_shown(runs, row) == runs
     assert commits(runs) == "commits aaa, bbb"
     assert circumstances(runs) == "alone, beside two"
+    notes = ("beside three other runs on the GPU", "a small disk", "beside one other run on the GPU")
+    several = [measured(row, seed=seed, note=note) for seed, note in enumerate(notes)]
+    assert circumstances(several) == "beside three or one other runs on the GPU, a small disk"
+    assert circumstances(several[2:]) == notes[2]
     other = measured(row, seed=3, started="2099-02-01", recipe="another")
     assert runs_shown([*runs, other], row) == [other]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
+
+BESIDE = re.compile(r"beside (\w+) other runs? on the GPU")  # the usual note
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -49,8 +52,13 @@ def commits(runs: Sequence[Entry]) -> str:
 
 
 def circumstances(runs: Sequence[Entry]) -> str:
-    """The notes of runs, each once."""
-    return ", ".join(dict.fromkeys(run.note for run in runs if run.note))
+    """The notes of runs, each once; those that differ only in beside how many others they ran are one."""
+    notes = list(dict.fromkeys(run.note for run in runs if run.note))
+    counts = [match[1] for note in notes if (match := BESIDE.fullmatch(note))]
+    if len(counts) > 1:
+        rest = [note for note in notes if not BESIDE.fullmatch(note)]
+        notes = [f"beside {' or '.join(counts)} other runs on the GPU", *rest]
+    return ", ".join(notes)
 
 
 def score_cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
