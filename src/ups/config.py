@@ -7,7 +7,7 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWr
 from pydantic_core import ErrorDetails
 
 from ups.parsing import TwiceError, parse_yaml, read_text
-from ups.types import ConfigError, OutdatedError, UpsError, as_written, nearest
+from ups.types import ConfigError, OutdatedError, UpsError, as_written, nearest, without_dropped
 
 Key = tuple[str, ...]
+Rule = Callable[[Any, Mapping[str, Any], str], dict[str, Any]]  # of a group, its values, and where it stands
 GROUPS = ("model_type", "dict_type", "dataclass_type")
 LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -58,13 +59,13 @@ def load(
     `snapshot`: the file is what a run folder keeps, maybe of an earlier program, and has the meaning that it had then.
     """
     values, origin = _laid(path, overrides or {})
+    today = None
     with suppress(ValidationError):  # not every config has a default for everything
-        values = _pruned(values, model())
-    if snapshot:
-        try:
-            values = as_meant(values, model())
-        except OutdatedError as error:
-            raise OutdatedError(f"{path}: {error}") from None
+        today = model()
+    try:
+        values = as_meant(values, today, as_written if snapshot else without_dropped)
+    except OutdatedError as error:
+        raise OutdatedError(f"{path}: {error}" if path is not None else str(error)) from None
     try:
         config = model.model_validate(values)
     except ValidationError as error:
@@ -121,22 +122,14 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
     return ""
 
 
-def as_meant(written: Any, today: Any, at: str = "") -> Any:
-    """The values of a config that a run has kept, each group `as_written`. `today`: a config of the same kind."""
+def as_meant(written: Any, today: Any, rule: Rule = as_written, at: str = "") -> Any:
+    """The values of a config that an earlier program may have written, each group by the rule for such: `as_written` of
+    what a run has kept, `without_dropped` of a config that is given anew. `today`: a config of the same kind."""
     groups = dict(today) if isinstance(today, Config) else {}
     if not isinstance(written, dict):
         return written
-    values = as_written(today, written, at)
-    return {key: as_meant(value, groups.get(key), f"{at}{key}.") for key, value in values.items()}
-
-
-def _pruned(values: Any, today: Any) -> Any:
-    """Values without keys that are no more and say what is always so today: a run's own config may be given again."""
-    if not isinstance(values, dict):
-        return values
-    groups, dropped = dict(today) if isinstance(today, Config) else {}, getattr(today, "dropped", {})
-    there = {key: value for key, value in values.items() if key not in dropped or value != dropped[key]}
-    return {key: _pruned(value, groups.get(key)) for key, value in there.items()}
+    values = rule(today, written, at)
+    return {key: as_meant(value, groups.get(key), rule, f"{at}{key}.") for key, value in values.items()}
 
 
 def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:

@@ -119,10 +119,14 @@ def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def as_written(config: Any, values: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """The values of a config (or of its class) that an earlier program has written, as this one takes them. A key that
-    was not there yet has what it meant then (`formerly`); one that is no more (`dropped`) is left out where it meant
-    what is always so today (`...`: any value did), and is an OutdatedError otherwise. `at`: the group that they stand
-    in, with its dot."""
+    """The values of a config (or of its class) that an earlier program has written, as this one takes them: without
+    keys that are no more, and with what a key that was not there yet meant then (`formerly`)."""
+    return {**getattr(config, "formerly", {}), **without_dropped(config, values, at)}
+
+
+def without_dropped(config: Any, values: Mapping[str, Any], at: str = "") -> dict[str, Any]:
+    """The values of a config (or of its class) without keys that are no more (`dropped`), where they say what is always
+    so today (`...`: any value does); an OutdatedError otherwise. `at`: the group that they stand in, with its dot."""
     dropped = getattr(config, "dropped", {})
     for key, meaningless in dropped.items():
         if meaningless is not ... and values.get(key, meaningless) != meaningless:
@@ -130,7 +134,7 @@ def as_written(config: Any, values: Mapping[str, Any], at: str = "") -> dict[str
                 f"{at}{key} is {values[key]!r:.60}, and this program has that setting no more; train without it, "
                 "or use the program that wrote it."
             )
-    return {**getattr(config, "formerly", {}), **{key: value for key, value in values.items() if key not in dropped}}
+    return {key: value for key, value in values.items() if key not in dropped}
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from ups.data.reduction import Reduction
 from ups.data.splits import make_split
 from ups.data.trajectories import Trajectories
 from ups.data.windows import Windows, whole
+from ups.engine.train import Outcome
 from ups.eval.baselines import BASELINES, Baseline
 from ups.eval.report import Report
 from ups.eval.results import Cost, read_results
@@ -59,7 +60,7 @@ model:
   operator: {width: 16, depth: 1, heads: 2}
 evaluation: {zero_shot: [2], samples: 4, unseen: {advection1d: [{beta: 2.0}]}}
 """
-OUTCOME = {"steps": 6, "seconds": 1.5}
+OUTCOME = Outcome(6, 1.5, 48, 0.25, 6, 0, 0, 0, "it had its steps").facts()
 
 
 def silent(*_: object) -> None:
@@ -92,6 +93,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
         simulator.save(folder.artifact("simulator"), {"config": fingerprint(config), "seed": 0})
         folder.write(folder.stages, {"codec": OUTCOME, "operator": OUTCOME})
+        folder.write(folder.phases, {"data": 2.5, "evaluation": 1.0})
         folder.succeed()
     return folder.folder
 
@@ -143,6 +145,11 @@ def test_the_test_part_is_judged_again_into_the_run(again: tuple[Path, Report]) 
     assert value(report) == pytest.approx(found.score, rel=1e-6)
     assert value(report, "persistence") == pytest.approx(still.score, rel=1e-6)
     assert report.tasks[0].ours.cost.steps == 12
+    assert [(stage.name, stage.steps, stage.seconds) for stage in report.stages] == [
+        ("codec", 6, 1.5),
+        ("operator", 6, 1.5),
+    ]
+    assert report.phases == (("data", 2.5), ("evaluation", 1.0)), "what the run's own page had stays on it"
     assert (run / "report.html").is_file()
 
 

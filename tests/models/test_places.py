@@ -12,9 +12,12 @@ from small_simulators import condition, simulator, window
 
 from ups.data.reduction import Reduction
 from ups.models import Simulator
+from ups.models.config import SimulatorConfig
+from ups.models.copies import copies_of
 from ups.models.grids import resample
 from ups.models.inherit import rebuilt
 from ups.models.interleave import in_pieces, put_together, strides_of, taken_apart
+from ups.models.trust import rollout_with_signs
 from ups.types import Domain
 
 FINE = 64  # of which every second cell is trained on: the grid of small simulators
@@ -117,6 +120,40 @@ def test_finer_grids_along_axes_that_wrap_are_simulated_as_the_picked_ones_that_
     simulated.learn_corners({"burgers1d": (-1 / 96,)})
     assert strides_of(fine, simulated.codec) == (3,)
     assert torch.allclose(simulated.simulate(fine, 1), jumps, atol=1e-5), "no change, and no wave beside a jump"
+
+
+def test_points_and_estimates_of_errors_on_a_finer_grid_are_of_the_rollout_on_that_grid() -> None:
+    simulated = simulator("burgers1d", grids={"burgers1d": (32,)})
+    simulated.learn_corners({"burgers1d": (-1 / 96,)})
+    with torch.no_grad():  # off what it starts as, so that it moves
+        for weight in simulated.operator.parameters():
+            weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    fine = window(torch.randn(2, 1, 96, 1), condition("burgers1d", 2))
+    apart = taken_apart(fine, (3,))
+    with torch.no_grad():
+        frames = simulated.simulate(fine, 3)
+        there = simulated.simulate(fine, 3, centres(96).unsqueeze(1))
+        watched, signs = rollout_with_signs(simulated, fine, 3)
+        each = [rollout_with_signs(simulated, piece, 3)[1] for piece in in_pieces(apart)]
+    assert (frames[:, 0] - fine.state).abs().max() > 0.01
+    assert torch.allclose(there, frames, atol=1e-5)
+    assert torch.allclose(watched, frames, atol=1e-5)
+    for step, parts in zip(signs, zip(*each, strict=True), strict=True):
+        for name, sign in step.items():
+            alone = torch.cat([part[name] for part in parts]).reshape(3, 2)
+            assert torch.allclose(sign, alone.mean(0)), "the mean over the three grids"
+
+
+def test_the_copies_of_a_step_are_no_mirror_images_of_cells_picked_between_walls() -> None:
+    simulated = simulator("reacdiff2d", grids={"reacdiff2d": (8, 8)})
+    simulated.config = SimulatorConfig(images=True)
+    task, walls = simulated.codec.task("reacdiff2d"), condition("reacdiff2d", 1)
+    assert not any(walls.periodic)
+    assert len(copies_of(simulated, task, walls)) == 8, "whole cells have all images"
+    simulated.learn_corners({"reacdiff2d": (-1 / 32, -1 / 32)})
+    assert len(copies_of(simulated, task, walls)) == 2, "x and y may still be exchanged"
+    wraps = dataclasses.replace(walls, periodic=(True, True))
+    assert len(copies_of(simulated, task, wraps)) == 8, "along axes that wrap they lie anywhere"
 
 
 def test_grids_lie_in_one_another_along_axes_that_wrap_on_which_cells_were_picked_and_nowhere_else() -> None:

@@ -73,7 +73,8 @@ def copies_of(simulator: Networks, task: TaskSpec, condition: Condition) -> list
     if task.steady or task.inputs:
         return [Copy((0,) * task.ndim)]
     box = condition.box or tuple(high - low for low, high in task.bounds)
-    turns = turns_of(task, simulator.codec.grids[task.name], box, condition.periodic, config.images)
+    grid, corner = simulator.codec.grids[task.name], simulator.codec.corners.get(task.name, ())
+    turns = turns_of(task, grid, box, condition.periodic, config.images, corner)
     moves = moves_of(patch, condition.periodic, config.shifts)
     return [Copy(move, turns, chosen) for chosen in (turns.choices if turns else [()]) for move in moves]
 

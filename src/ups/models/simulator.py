@@ -155,19 +155,23 @@ class Simulator(Answers):
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
         # Members of an ensemble are not taken apart; nor then is the rollout without draws that they are held against.
-        if points is None and not any(part.draws for part in self.awake(window.task)):
-            strides = strides_of(window, self.codec)
-            if strides is not None:
-                pieces = in_pieces(taken_apart(window, strides))
-                return put_together(torch.cat([self.simulate(piece, steps) for piece in pieces]), strides)
+        strides = strides_of(window, self.codec)
+        if strides is not None and not any(part.draws for part in self.awake(window.task)):
+            pieces = in_pieces(taken_apart(window, strides))
+            frames = put_together(torch.cat([self.simulate(piece, steps) for piece in pieces]), strides)
+            return self._seen(frames, window, points)
         which = self.config.images
         if window.task.steady and draw is None and turns(window, which) is not None:
             frames = images_undone(self.replays.frames(self, images(window, which), steps), window, which).mean(0)
-            if points is None:
-                return frames
-            begins = self.codec.beginning(window.task, tuple(frames.shape[2:-1]), window.corner)
-            return frames_at(frames, seen_from(begins, points), window.periodic, window.mask)
+            return self._seen(frames, window, points)
         return self.replays.frames(self, window, steps, points, draw)
+
+    def _seen(self, frames: Tensor, window: Window, points: Tensor | None) -> Tensor:
+        """Frames on the grid of a window as they are, or between their cells at `points`, where given."""
+        if points is None:
+            return frames
+        begins = self.codec.beginning(window.task, tuple(frames.shape[2:-1]), window.corner)
+        return frames_at(frames, seen_from(begins, points), window.periodic, window.mask)
 
     def awake(self, task: TaskSpec) -> list[Part]:
         """The parts that have been trained and act on a task, but for those in whose place another works."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ups.models.calibration import Calibration, calibration_of, drawing_part, lasting_of
 from ups.models.ensembles import Draws, together_of
+from ups.models.interleave import Strides, in_pieces, put_together, strides_of, taken_apart
 from ups.models.stepping import Parts, Stepping
 from ups.physics.laws import laws_of
 from ups.tensors import Window
@@ -162,7 +163,14 @@ def signs_of(
 ) -> Iterator[dict[str, Tensor]]:
     """The signs `(B,)` of an error after each step of the rollout without draws, whose frames are added to `frames`.
     Where a part draws, the spread of `WATCHERS` rollouts beside it is one, as wide as the calibration makes it; that
-    of the first of `members (M, B, T, …)`, where those are drawn already."""
+    of the first of `members (M, B, T, …)`, where those are drawn already.
+
+    Where the rollout is that of several grids which lie in the window's (see `strides_of`), signs are means over them.
+    """
+    strides = strides_of(window, simulator.codec)
+    if strides is not None and members is None and not any(part.draws for part in simulator.awake(window.task)):
+        yield from _signs_apart(simulator, window, steps, strides, frames)
+        return
     plain = Stepping(simulator, window)
     z, time = plain.start(), torch.zeros_like(window.step(0), dtype=torch.float64)
     laws = laws_of(plain.task, window.periodic)
@@ -182,6 +190,23 @@ def signs_of(
             signs["spread"] = relative_spread(drawn, window.mask) * (calibration.width(i) if calibration else 1.0)
         time = time + window.step(i)
         yield {name: value.double() for name, value in (signs | {"time": time}).items()}
+
+
+def _signs_apart(
+    simulator: Trusted, window: Window, steps: int, strides: Strides, frames: list[Tensor] | None
+) -> Iterator[dict[str, Tensor]]:
+    """`signs_of` the grids that lie in that of a window, each of which is simulated for itself."""
+    pieces = list(in_pieces(taken_apart(window, strides)))
+    seen: list[list[Tensor]] = [[] for _ in pieces]
+    runs = [signs_of(simulator, piece, steps, frames=own) for piece, own in zip(pieces, seen, strict=True)]
+    for signs in zip(*runs, strict=True):
+        if frames is not None:
+            last = torch.cat([own[-1] for own in seen])
+            frames.append(put_together(last.unsqueeze(1), strides).squeeze(1))
+        for own in seen:
+            own.clear()
+        together = {name: torch.cat([part[name] for part in signs]) for name in signs[0]}
+        yield {name: torch.unflatten(v, 0, (-1, len(window))).mean(0) for name, v in together.items()}
 
 
 def relative_spread(members: Tensor, mask: Tensor | None) -> Tensor:

@@ -59,9 +59,17 @@ class Turns:
 
 
 def turns_of(
-    task: TaskSpec, cells: tuple[int, ...], box: tuple[float, ...], periodic: tuple[bool, ...], which: Which = True
+    task: TaskSpec,
+    cells: tuple[int, ...],
+    box: tuple[float, ...],
+    periodic: tuple[bool, ...],
+    which: Which = True,
+    corner: tuple[float, ...] = (),
 ) -> Turns | None:
-    """The moves of a task on a grid of so many cells in a box; None where there are none, or none is asked for."""
+    """The moves of a task on a grid of so many cells in a box, which begins at `corner` (see `Domain.corner`); None
+    where there are none, or none is asked for. Between walls picked cells have no mirror images: those are others."""
+    if which is True and any(at and not wraps for at, wraps in zip(corner, periodic, strict=False)):
+        which = "exchange"
     vectors = _vectors_of(task) if which else None
     if vectors is None:
         return None
@@ -97,10 +105,9 @@ def winds_of(task: TaskSpec) -> tuple[str, ...]:
 
 
 def turns(window: Window, which: Which = True) -> Turns | None:
-    """The moves of the samples of a window. Between walls picked cells have no mirror images: those are other cells."""
-    if which is True and any(at and not wraps for at, wraps in zip(window.corner, window.periodic, strict=False)):
-        which = "exchange"
-    return turns_of(window.task, tuple(window.context.shape[2:-1]), window.box, window.periodic, which)
+    """The moves of the samples of a window."""
+    cells = tuple(window.context.shape[2:-1])
+    return turns_of(window.task, cells, window.box, window.periodic, which, window.corner)
 
 
 def turned(window: Window, which: Which = True) -> Window:
