@@ -15,7 +15,7 @@ from tiny_rows import TINY, in_this_process, never
 from ups.bench import accuracy, ledger
 from ups.bench.accuracy import Request, Way, bench_accuracy
 from ups.bench.beyond import OVER_GRID
-from ups.bench.rows import Budget, Row, rows_in
+from ups.bench.rows import Budget, Row, check_budget, rows_in
 from ups.bench.verify import bench_verify, compared
 from ups.config import load
 from ups.data import open_source
@@ -238,7 +238,8 @@ def test_steps_take_the_place_of_the_clock_in_the_stage_that_has_one(measured: M
         configs.append(config)
         return Ending.OOM
 
-    request = dataclasses.replace(measured.request, seeds=1, steps=7, out=tmp_path)
+    budget = dataclasses.replace(measured.request.budget, steps=7)
+    request = dataclasses.replace(measured.request, budget=budget, seeds=1, out=tmp_path)
     assert bench_accuracy(request, str, carry) == Ending.OOM
     (config,) = configs
     assert (config.operator.train.steps, config.operator.train.seconds, config.codec.train.steps) == (7, None, 2)
@@ -249,7 +250,10 @@ def test_steps_take_the_place_of_the_clock_in_the_stage_that_has_one(measured: M
     with pytest.raises(ConfigError, match="trains codec and operator by the clock, and --steps is for one stage"):
         bench_accuracy(dataclasses.replace(request, rows=[both]), str, never)
     with pytest.raises(ConfigError, match="--steps is 0, but nothing is learnt in fewer than 1"):
-        bench_accuracy(dataclasses.replace(request, steps=0), str, never)
+        check_budget(Budget(steps=0), 1)
+    for other in ({"short": True}, {"trajectories": 16}, {"precision": "bf16"}):
+        with pytest.raises(ConfigError, match="--steps is for whole rows, not with --short"):
+            check_budget(Budget(steps=7, **other), 1)
 
 
 def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> None:

@@ -197,6 +197,14 @@ def test_what_few_trajectories_save_and_what_compute_buys(
     line = tables_beyond(table, further, pair)["few"].splitlines()[-1]
     assert "| 16 | 1.00e-01 (9.00e-02 – 1.10e-01) | 4.00e-01 (3.60e-01 – 4.40e-01) | 4.00 (3.27 – 4.89) |" in line
     assert "0.5 min, from `known`" in line
+    seeds = [
+        measured("burgers1d/nu0.01", numbers=[score("nrmse", 0.2)], seed=1, **few),  # type: ignore[arg-type]
+        measured("burgers1d/nu0.01", numbers=[score("nrmse", 0.15)], start_from="other", **few),  # type: ignore[arg-type]
+    ]
+    lines = tables_beyond(table, further, [*pair, *seeds])["few"].splitlines()[-2:]
+    anew = "3.00e-01 (1.80e-01 – 4.40e-01, 2 seeds)"
+    assert f"| 1.00e-01 (9.00e-02 – 1.10e-01) | {anew} | 3.00 (1.64 – 4.89) |" in lines[0], "no seed is left out"
+    assert f"| 1.50e-01 (1.35e-01 – 1.65e-01) | {anew} | 2.00 (1.09 – 3.26) | 0.5 min, from `other`" in lines[1]
     runs = [measured("swe2d", "full", [score("nrmse", 0.1 / m)], minutes=m) for m in (4.0, 1.0)]
     runs.insert(
         0, measured("swe2d", "full", [score("nrmse", 9.0)], minutes=2.0, recipe="of before", started="2020-01-01")

@@ -84,6 +84,9 @@ def test_a_measured_row_is_in_the_readme_and_the_table_with_its_command(copy: Pa
     reach = 4.3027 * math.log(2) * math.sqrt(4 / 3)  # Student's t of two degrees of freedom; each seed twice the last
     low, high = (2e-2 * math.exp(sign * reach) for sign in (-1, 1))
     assert f"(9.00e-03 – 4.40e-02, 3 seeds) | {low:.2e} – {high:.2e} | 2.77e-02 |" in line
+    spent = {"ups": {"steps": 25, "seconds": 60.0, "params": 1000}}
+    append(copy / LEDGER, [measured(row, 4e-2, seed=2, started="2099-01-04", predictors=spent)])
+    assert "| 120 s, 10 – 25 steps, 0.00 M parameters |" in tables_of(copy)["accuracy"], "not those of one seed"
 
 
 def test_the_headlines_count_the_rows_that_halve_and_quarter_the_published_error(copy: Path) -> None:
@@ -130,6 +133,20 @@ def test_most_seeds_then_the_longest_then_the_newest_are_shown_and_not_the_best(
     hasty = measured(row, 1e-1, started="2099-05-01", minutes=0.4 * row.minutes)  # for a plot
     assert shown([hasty], row) == []
     assert runs_shown([hasty], row) == [hasty]
+
+
+def test_a_run_for_so_many_steps_stands_beside_runs_by_the_clock_that_took_as_many_and_no_others() -> None:
+    row = rows_in(HOME / ROWS)["swe2d"]
+
+    def run(seed: int, steps: int, **changes: object) -> Entry:
+        stages = {"operator": {"steps": steps, "seconds": 120.0}}
+        facts = {"stages": stages, "started": f"2099-01-0{seed + 1}", "minutes": 2.0, "by_steps": True}
+        return measured(row, seed=seed, **{**facts, **changes})
+
+    clock = run(0, 1000, by_steps=False)
+    seeds = [run(1, 1040), run(2, 1100), run(3, 100), run(4, 1000, hardware="another"), run(5, 1000, minutes=4.0)]
+    assert shown([clock, *seeds], row) == [clock, seeds[0]]
+    assert shown(seeds[:3], row) == seeds[:1], "without a clock the first says how many"
 
 
 def test_seeds_of_one_recipe_belong_together_whatever_ran_beside_them_and_the_versions_are_named() -> None:

@@ -31,7 +31,8 @@ def test_short_versions_of_other_minutes_are_not_what_one_is_held_against() -> N
     hasty, slow = short(9.0, minutes=0.05), short(8.0, steps=100)
     usual = [short(1.0, seed=0, steps=700), short(1.2, seed=1, steps=2200)]
     assert comparable([hasty, usual[0], slow, usual[1]]) == usual[1:], "700 of 2200 steps teach less"
-    assert comparable([hasty, usual[1], slow, usual[0]]) == [usual[1], usual[0]]
+    assert comparable([hasty, usual[1], slow, usual[0]]) == [usual[1]], "whichever was measured last"
+    assert comparable([]) == []
     assert comparable([short(1.0, minutes=1 / 3), last := short(1.0, minutes=0.33334)])[-1] == last
     assert len(comparable([short(1.0, minutes=1 / 3), last])) == 2, "the same twenty seconds"
 
@@ -74,12 +75,15 @@ def test_three_seeds_say_how_far_a_further_one_may_lie() -> None:
     assert further_seed({0: 1.0, 1: 2.0}) is None, "two say too little"
     assert further_seed({0: 1.0, 1: 2.0, 2: math.inf}) is None
     seeds = [short(value, seed=seed) for seed, value in values.items()]
-    passed, words = compared(short(20.0), seeds)
+    passed, words = compared(short(16.0), seeds)
     assert passed
-    assert "3 earlier runs had 0.9 – 8.128: as before, by the spread of their seeds, which reaches 390" in words
-    assert not compared(short(20.0), seeds[1:])[0]
-    assert not compared(short(20.0), [seeds[1], seeds[2], seeds[2]])[0], "a seed counts once"
-    assert not compared(short(400.0), seeds)[0]
+    assert "3 earlier runs had 0.9 – 8.128: as before, by the spread of their seeds, which reaches 16.26" in words
+    assert not compared(short(16.5), seeds)[0], "twice the end of the interval excuses no more, whatever the spread"
+    assert not compared(short(16.0), seeds[1:])[0]
+    assert not compared(short(16.0), [seeds[1], seeds[2], seeds[2]])[0], "a seed counts once"
+    near = [short(value, seed=seed) for seed, value in enumerate((1.0, 1.1, 0.9))]
+    assert compared(short(1.5), near)[0]
+    assert not compared(short(1.7), near)[0], "beyond what one seed in forty exceeds"
     assert not compared(short(math.nan), seeds)[0]
     close = [short(value, seed=seed) for seed, value in enumerate((1.0, 1.001, 0.999))]
     assert compared(short(1.09), close)[1].endswith("had 0.8991 – 1.101: as before."), "as wide as the intervals"

@@ -53,9 +53,8 @@ def carry_out(config: RunConfig, way: Way) -> Ending:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of `ups bench accuracy`: which rows, how, and where runs and entries go. `steps`: so many of
-    training, whatever the clock says; `commit` is that of the program where no repository says it; `keep_data`: not
-    deleted once a row is measured; `note`: of every entry."""
+    """What is asked of `ups bench accuracy`: which rows, how, and where runs and entries go. `commit` is that of the
+    program where no repository says it; `keep_data`: not deleted once a row is measured; `note`: of every entry."""
 
     rows: Sequence[Row]
     budget: Budget
@@ -66,7 +65,6 @@ class Request:
     keep_data: bool = False
     commit: str | None = None
     note: str = ""
-    steps: int | None = None
 
 
 def bench_accuracy(request: Request, say: Say, carry: Carry = carry_out) -> Ending:
@@ -76,7 +74,7 @@ def bench_accuracy(request: Request, say: Say, carry: Carry = carry_out) -> Endi
     require_baselines(request.budget.baselines)
     ledger.read(request.ledger)  # a damaged one is known before hours are spent
     for row in request.rows:
-        row.by_steps(request.steps)
+        row.steps_of(request.budget)  # a row that cannot be trained so is known before hours are spent
         require_gpu(row, request.budget, say)
     endings: dict[str, Ending] = {}
     for row in request.rows:
@@ -97,8 +95,7 @@ def _measured(row: Row, request: Request, say: Say, carry: Carry) -> tuple[str, 
     for seed in range(request.budget.seed, request.budget.seed + request.seeds):
         name = f"{row.name}, seed {seed}"
         try:
-            budget = replace(request.budget, seed=seed, steps=row.by_steps(request.steps))
-            run = Measurement(row, budget, request, say, carry)
+            run = Measurement(row, replace(request.budget, seed=seed), request, say, carry)
             place, ending = run.carried_out(places)
         except UpsError as error:
             say(str(error))
@@ -187,6 +184,7 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
             "published": row.published.model_dump(),
             "trajectories": budget.trajectories,
             "precision": budget.precision,
+            "by_steps": isinstance(budget.steps, int),
             "start_from": None if config.start_from is None else Path(config.start_from).name,
             **facts,
         }

@@ -16,6 +16,7 @@ from ups.bench.cells import (
     by_newest_recipe,
     circumstances,
     command_of,
+    joined,
     markdown,
     older,
     ratio_of,
@@ -130,19 +131,30 @@ def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tup
 def few_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """Training further on few trajectories of a task that was never seen, beside training anew on as many."""
     header = ("row", "trajectories", "trained further", "trained anew", "anew / further", "training")
-    groups: dict[tuple[str, int, float], dict[bool, Entry]] = {}
+    groups: dict[tuple[str, int, float], dict[str, list[Entry]]] = {}
     for entry in sorted((e for e in entries if e.kind == "few"), key=lambda e: e.started):
-        groups.setdefault((entry.row, entry.trajectories or 0, entry.minutes), {})[entry.start_from is not None] = entry
+        by_source = groups.setdefault((entry.row, entry.trajectories or 0, entry.minutes), {})
+        by_source.setdefault(entry.start_from or "", []).append(entry)
     if not groups:
         return f"Not measured yet: `{FEW}`, and again with `--start-from runs/bench/beyond-three-1d-4min-seed0`.\n"
     lines = []
-    for (row, count, minutes), pair in sorted(groups.items()):
-        further, anew = ([s] if known and (s := known.score()) else [] for known in (pair.get(True), pair.get(False)))
-        ratio = ratio_with_caveats(ratio_of(anew[0], further[0]), pair[False], pair[True]) if further and anew else "–"
-        source = f", from `{pair[True].start_from}`" if True in pair else ""
-        spent = f"{minutes:g} min{source}" + (older(rows[row], [*pair.values()]) if row in rows else "")
-        lines.append((f"`{row}`", str(count), score_cell(further), score_cell(anew), ratio, spent))
+    for (row, count, minutes), by_source in sorted(groups.items()):
+        anew = _newest(by_source.pop("", []))
+        for source, runs in sorted(by_source.items()) or [("", [])]:
+            further = _newest(runs)
+            scores = [[s for run in known if (s := run.score()) is not None] for known in (further, anew)]
+            ratio = "–"
+            if all(scores):
+                ratio = ratio_with_caveats(ratio_of(joined(scores[1]), joined(scores[0])), anew[-1], further[-1])
+            spent = f"{minutes:g} min" + (f", from `{source}`" if source else "")
+            spent += older(rows[row], [*further, *anew]) if row in rows else ""
+            lines.append((f"`{row}`", str(count), *map(score_cell, scores), ratio, spent))
     return markdown(header, lines)
+
+
+def _newest(runs: Sequence[Entry]) -> list[Entry]:
+    """Of runs in their order, those by the recipe of the newest, of each seed the last."""
+    return [*{run.seed: run for run in by_newest_recipe(runs)}.values()]
 
 
 def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -177,7 +189,8 @@ def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     least budget first. Those with a note are left out: minutes on a GPU that others use too are no measure of what was
     computed."""
     by_row: dict[str, list[Entry]] = {}
-    for entry in sorted((e for e in entries if e.kind == "full" and not e.note), key=lambda e: e.started):
+    timed = (e for e in entries if e.kind == "full" and not e.note and not e.by_steps)
+    for entry in sorted(timed, key=lambda e: e.started):
         by_row.setdefault(entry.row, []).append(entry)
     budgets = {row: {run.minutes: run for run in by_newest_recipe(runs)} for row, runs in sorted(by_row.items())}
     return {row: [runs[m] for m in sorted(runs)] for row, runs in budgets.items() if len(runs) > 1}

@@ -17,18 +17,51 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def shown(entries: Sequence[Entry], row: Row) -> list[Entry]:
+    """The whole runs of a row that tables show; of a row of the accuracy table those of at least half its config's
+    minutes, for what less time buys is another table's."""
+    return runs_shown(entries, row, "beyond") if row.beyond else runs_shown(entries, row, minutes=row.minutes / 2)
+
+
 def runs_shown(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
     """The runs of a row that tables show, of at least so many minutes, by seed. They are by the recipe and on the
     hardware of the newest; of several budgets that with the most seeds, then the longest; of each seed the newest run.
     The program may have changed between them, as it will have for whoever repeats one. Nothing is picked by its error:
     who picks by the test error deceives himself."""
     known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
-    alike = by_newest_recipe(sorted(known, key=lambda entry: entry.started))
+    alike = _of_as_many_steps(by_newest_recipe(sorted(known, key=lambda entry: entry.started)))
     budgets: dict[float, dict[int, Entry]] = {}
     for entry in (entry for entry in alike if entry.hardware == alike[-1].hardware):
         budgets.setdefault(entry.minutes, {})[entry.seed] = entry
     runs = max(budgets.items(), key=lambda budget: (len(budget[1]), budget[0]), default=(0.0, {}))[1]
     return [runs[seed] for seed in sorted(runs)]
+
+
+def _of_as_many_steps(runs: Sequence[Entry]) -> list[Entry]:
+    """Without runs by steps that took others than all runs of their minutes by the clock, to a twentieth, or that are
+    on another hardware than those: their minutes say nothing of them. Where there are none by the clock, they are held
+    against the first."""
+
+    def beside(entry: Entry) -> list[Entry]:
+        same = [other for other in runs if other.minutes == entry.minutes]
+        return [other for other in same if not other.by_steps] or same[:1]
+
+    def like(entry: Entry, other: Entry) -> bool:
+        steps = steps_of(other)
+        return entry.hardware == other.hardware and abs(steps_of(entry) - steps) <= steps / 20
+
+    return [e for e in runs if not e.by_steps or any(like(e, other) for other in beside(e))]
+
+
+def steps_of(entry: Entry) -> int:
+    """Of all its stages together."""
+    return sum(stage.steps for stage in entry.stages.values())
+
+
+def timed_steps(row: Row, entry: Entry) -> int | None:
+    """Of the one stage of a row that is trained by the clock; None where there is none such in the entry."""
+    stage = entry.stages.get(row.timed or "")
+    return None if stage is None else stage.steps
 
 
 def program(entry: Entry) -> str | None:
@@ -74,6 +107,12 @@ def score_cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.in
     return f"{value} ({', '.join(words)})" if words else value
 
 
+def joined(scores: Sequence[Score]) -> Score:
+    """Those of several seeds as one, with the union of their intervals."""
+    low, high = min(score.low for score in scores), max(score.high for score in scores)
+    return scores[0].model_copy(update={"value": mean_of(scores), "low": low, "high": high})
+
+
 def mean_of(scores: Sequence[Score]) -> float:
     """The mean of numbers of several seeds."""
     return sum(score.value for score in scores) / len(scores)
@@ -91,10 +130,11 @@ def ratio_of(above: Score, below: Score) -> str:
     return f"{above.value / below.value:.2f} ({ends[0]:.2f} – {ends[1]:.2f})"
 
 
-def command_of(row: Row, runs: Sequence[Entry], steps: int | None = None) -> str:
-    """What measures a row again, for as long or as many steps, with as many seeds and beside the same; and whether that
-    is what was measured."""
+def command_of(row: Row, runs: Sequence[Entry], by_steps: bool = False) -> str:
+    """What measures a row again, for as long or for the steps of the first seed, with as many seeds and beside the
+    same; and whether that is what was measured."""
     baselines = [name for name in ("fno", "uno") if all(name in run.predictors for run in runs)]
+    steps = timed_steps(row, runs[0]) if by_steps else None
     precision = f" --precision {runs[0].precision}" if runs[0].precision is not None else ""
     return f"`{row.command(runs[0].minutes, len(runs), baselines, steps)}{precision}`{older(row, runs)}"
 
@@ -126,7 +166,7 @@ def table_of(
     around each line; or how to measure it."""
     lines: list[tuple[str, ...]] = []
     for row in (row for row in rows.values() if asks(row)):
-        name, runs = f"`{row.name}`", runs_shown(entries, row, "beyond")
+        name, runs = f"`{row.name}`", shown(entries, row)
         lines += [(name, *line, command_of(row, runs)) for line in (lines_of(row, runs) if runs else ())]
         if not runs:
             blank = ["–"] * (len(header) - 3)

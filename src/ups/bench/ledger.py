@@ -27,6 +27,7 @@ LATER: dict[str, Any] = {
     "trajectories": None,
     "start_from": None,
     "precision": None,
+    "by_steps": False,
     "validation": None,
     "drawn": {},
 }
@@ -84,10 +85,10 @@ class Data(Config):
 class Entry(Config):
     """One run of a row. `kind`: full, short for its short version, beyond for a row beyond the table, few for one that
     was trained on so many `trajectories`, anew or from the simulator of the run `start_from`, precision for one of
-    another `precision` than its own. `run` tells it from any other. `recipe` is the fingerprint of the row's config,
-    `config` that of the run, with its seed and minutes; `source` that of the program's own files, where it is known;
-    `changed` whether the repository differed from `commit`; `note` what else to know of it. `sum` is the SHA-256 of
-    all the rest."""
+    another `precision` than its own; `by_steps`: for so many steps, whatever the clock said. `run` tells it from
+    any other. `recipe` is the fingerprint of the row's config, `config` that of the run, with its seed and minutes;
+    `source` that of the program's own files, where it is known; `changed` whether the repository differed from
+    `commit`; `note` what else to know of it. `sum` is the SHA-256 of all the rest."""
 
     row: str
     kind: Kind
@@ -116,6 +117,7 @@ class Entry(Config):
     trajectories: int | None = LATER["trajectories"]
     start_from: str | None = LATER["start_from"]
     precision: str | None = LATER["precision"]
+    by_steps: bool = LATER["by_steps"]
     sum: str = ""
 
     @property

@@ -56,16 +56,17 @@ class PublishedTable(Config):
 @dataclass(frozen=True)
 class Budget:
     """How a row is run: minutes of training (its own by default), from which seed, on which device (its own by
-    default), beside which baselines. `short`: on a part of the data, for 20 s. `steps`: of stages that take so many,
-    whatever the clock says; minutes then only say beside which runs it stands. `trajectories`: trained on so many, from
-    the simulator of the run `start_from` where one is named. `precision`: that of every stage, not the row's own."""
+    default), beside which baselines. `short`: on a part of the data, for 20 s. `steps`: so many, of the stage that is
+    trained by the clock or of each that is named; minutes then only say beside which runs it stands. `trajectories`:
+    trained on so many, from the simulator of the run `start_from` where one is named. `precision`: that of every stage,
+    not the row's own."""
 
     minutes: float | None = None
     seed: int = 0
     device: str | None = None
     baselines: tuple[str, ...] = ()
     short: bool = False
-    steps: Mapping[str, int] = field(default_factory=dict)
+    steps: int | Mapping[str, int] | None = None
     trajectories: int | None = None
     start_from: Path | None = None
     precision: Precision | None = None
@@ -119,7 +120,7 @@ class Row:
         changes: dict[str, Any] = {"out": str(out), "seed": budget.seed, "name": name or self.folder_name(budget)}
         for stage, seconds in self._seconds().items():
             changes[f"{stage}.train.seconds"] = seconds * minutes / own
-        for stage, steps in budget.steps.items():
+        for stage, steps in self.steps_of(budget).items():
             changes |= {f"{stage}.train.seconds": None, f"{stage}.train.steps": steps}
         if budget.baselines:
             changes["evaluation.baselines"] = list(budget.baselines)
@@ -154,26 +155,32 @@ class Row:
         words = [*self.name.split("/"), *budget.baselines, "short" if budget.short else "", budget.precision or ""]
         words += [f"{budget.trajectories}-trajectories"] if budget.trajectories is not None else []
         words += [f"from-{budget.start_from.name}"] if budget.start_from is not None else []
-        words += [f"{self.minutes_of(budget):.3g}min", *(f"{steps}steps" for steps in budget.steps.values() if steps)]
+        words += [f"{self.minutes_of(budget):g}min", *(f"{steps}steps" for steps in self.steps_of(budget).values())]
         return "-".join([*filter(None, words), f"seed{budget.seed}"])
 
-    def command(self, minutes: float, seeds: int = 1, baselines: Sequence[str] = (), steps: int | None = None) -> str:
+    def command(
+        self,
+        minutes: float,
+        seeds: int = 1,
+        baselines: Sequence[str] = (),
+        steps: int | None = None,
+        seed: int = 0,
+    ) -> str:
         """What measures it again."""
         words = ["ups bench accuracy", self.name, f"--minutes {minutes:g}"]
-        words += [f"--steps {steps}"] if steps is not None else []
+        words += [f"--steps {steps}"] if steps else []
         words += [f"--seeds {seeds}"] if seeds > 1 else []
+        words += [f"--seed {seed}"] if seed else []
         return " ".join([*words, *(f"--{name}" for name in baselines)])
 
-    def by_steps(self, steps: int | None) -> dict[str, int]:
-        """The stage that is trained by the clock, with the steps that it is to take instead; none for None."""
-        if steps is None:
-            return {}
-        if steps < 1:
-            raise ConfigError(f"--steps is {steps}, but nothing is learnt in fewer than 1.")
+    def steps_of(self, budget: Budget) -> dict[str, int]:
+        """The stages that take so many steps, whatever the clock says, with these."""
+        if not isinstance(budget.steps, int):
+            return dict(budget.steps or {})
         if self.timed is None:
             which = " and ".join(self._seconds()) or "no stage"
             raise ConfigError(f"{self.path}: trains {which} by the clock, and --steps is for one stage; leave it out.")
-        return {self.timed: steps}
+        return {self.timed: budget.steps}
 
     @property
     def timed(self) -> str | None:
@@ -241,6 +248,11 @@ def check_budget(budget: Budget, seeds: int) -> None:
         raise ConfigError(f"--seeds is {seeds}, but at least one run is made; write 1 or more.")
     if budget.seed < 0:
         raise ConfigError(f"--seed is {budget.seed}, but must be at least 0.")
+    if isinstance(budget.steps, int):
+        if budget.steps < 1:
+            raise ConfigError(f"--steps is {budget.steps}, but nothing is learnt in fewer than 1.")
+        if budget.short or budget.trajectories is not None or budget.precision is not None:
+            raise ConfigError("--steps is for whole rows, not with --short, --trajectories, --precision; leave it out.")
     if budget.trajectories is not None and budget.trajectories < 2:
         raise ConfigError(f"--trajectories is {budget.trajectories}, but nothing is learnt from fewer than 2.")
     if budget.trajectories is not None and budget.short:

@@ -14,12 +14,12 @@ LEAST = 3  # seeds that say how far others may lie; two say too little of it
 
 def further_seed(values: Mapping[int, float]) -> tuple[float, float] | None:
     """Between which numbers one more seed lies 19 times in 20, by the spread of the logarithms of earlier ones
-    (Student's t), given by seed; None of fewer than `LEAST`."""
-    logs = [math.log(value) for value in values.values() if 0 < value < math.inf]
-    if len(logs) < LEAST:
+    (Student's t), given by seed; None of fewer than `LEAST`, or where one has no finite number."""
+    if len(values) < LEAST or not all(0 < value < math.inf for value in values.values()):
         return None
     from scipy.special import stdtrit
 
+    logs = [math.log(value) for value in values.values()]
     mean, spread = statistics.fmean(logs), statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
     reach = float(stdtrit(len(logs) - 1, 0.975)) * spread
     return math.exp(mean - reach), math.exp(mean + reach)

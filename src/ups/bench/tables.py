@@ -9,7 +9,7 @@ from typing import Any
 
 from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
-from ups.bench.cells import circumstances, command_of, commits, markdown, older, runs_shown, score_cell
+from ups.bench.cells import circumstances, command_of, commits, markdown, older, score_cell, shown
 from ups.bench.rows import PUBLISHED, ROWS, Published, Row, beyond, rows_in
 from ups.bench.seeds import further_seed, pairs_held
 from ups.files import write_atomic
@@ -89,14 +89,9 @@ def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
     return MARK.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}<!-- end of table -->\n", text)
 
 
-def shown(entries: Sequence[ledger.Entry], row: Row) -> list[ledger.Entry]:
-    """The chosen runs of a row of at least half its config's minutes; what less time buys is another table's."""
-    return runs_shown(entries, row, minutes=row.minutes / 2)
-
-
 def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
     """Every row: ours, what a further seed would give, what is published, and the command."""
-    header = ("row", "ours (95 %)", "another seed", "re-tuned FNO", "ours / that", "training, steps", "command")
+    header = ("row", "ours (interval)", "another seed", "re-tuned FNO", "ours / that", "training, steps", "command")
     lines = []
     for row in rows.values():
         runs, known = shown(entries, row), row.published
@@ -106,8 +101,7 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
             continue
         ratio = _over(runs, known.best)
         scores = _scores(runs, "ups")
-        timed = runs[0].stages.get(row.timed or "")
-        command = command_of(row, runs, timed.steps if timed is not None else None)
+        command = command_of(row, runs, by_steps=True)
         cells = (score_cell(scores), _another(runs), published, ratio, _cost(runs, "ups"), command)
         lines.append((f"`{row.name}`", *cells))
     notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
@@ -145,7 +139,7 @@ def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> st
         lines.append((f"`{row.name}`", *cells, _cost(runs, "ups"), _cost(runs, "fno"), command_of(row, runs)))
     if not lines:
         return "No row in the ledger has an FNO beside it yet.\n"
-    return markdown(("row", "ours (95 %)", "FNO (95 %)", "ours / that", "ours", "FNO", "command"), lines)
+    return markdown(("row", "ours (interval)", "FNO (interval)", "ours / that", "ours", "FNO", "command"), lines)
 
 
 def _with_fno(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[tuple[Row, list[ledger.Entry]]]:
@@ -171,7 +165,7 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         return "No row is in the ledger yet.\n"
     half, quarter = (sum(ratio <= most for ratio in ratios) for most in (0.5, 0.25))
     good = f"{half} have at most half of the published FNO's error, {quarter} at most a quarter"
-    header = ("row", "training", "ours (95 %)", "re-tuned FNO", "ours / that")
+    header = ("row", "training", "ours (interval)", "re-tuned FNO", "ours / that")
     return f"Of {len(ratios)} rows {good}.{_beside_words(rows, entries)}\n\n{markdown(header, lines)}"
 
 
@@ -307,8 +301,10 @@ def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
 
 
 def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
-    """Seconds, steps and parameters of the first seed, and, of ours, beside what and by which versions."""
+    """Seconds and parameters of the first seed, the steps of all, and, of ours, beside what and by which versions."""
     training = runs[0].predictors[predictor]
-    words = f"{training.seconds:.0f} s, {counted(training.steps, 'step')}, {training.params / 1e6:.2f} M parameters"
+    steps = [run.predictors[predictor].steps for run in runs]
+    least = "" if min(steps) == max(steps) else f"{min(steps)} – "
+    words = f"{training.seconds:.0f} s, {least}{counted(max(steps), 'step')}, {training.params / 1e6:.2f} M parameters"
     about = (circumstances(runs), commits(runs)) if predictor == "ups" else ()
     return "; ".join(filter(None, (words, *about)))

@@ -10,15 +10,17 @@ from pathlib import Path
 
 from ups.bench import ledger
 from ups.bench.accuracy import Carry, carry_out, entry_of, require_gpu, require_room
-from ups.bench.cells import runs_shown
-from ups.bench.rows import Budget, Row
+from ups.bench.cells import shown, steps_of, timed_steps
+from ups.bench.rows import Budget, Row, check_budget
 from ups.bench.seeds import further_seed
 from ups.eval.trajectories import OURS
 from ups.rundir import RunDir
 from ups.types import ConfigError, counted
 from ups.verdict import FINISHED
 
+MOST = 2.0  # times the end of the interval that the spread of seeds may excuse
 PASSED, FAILED, NOT_RUN = 0, 1, 3
+BETTER = "better than before"
 
 
 def bench_verify(
@@ -26,11 +28,13 @@ def bench_verify(
 ) -> int:
     """0 where a row, or its short version where the budget is `short`, trained for the steps that it took before, is as
     good as it was; 1 where it is worse, and 3 where it did not come to its end."""
+    check_budget(budget, 1)
     last, same = earlier(row, budget, file)
     require_gpu(row, budget, say)
     steps = {stage: training.steps for stage, training in last.stages.items()}
     budget = replace(budget, steps=steps, minutes=last.minutes, baselines=())
-    config = row.run(budget, out, name="-".join(["verify", *row.name.split("/"), *([] if budget.short else ["whole"])]))
+    which = "short" if budget.short else "whole"
+    config = row.run(budget, out, name=f"verify-{row.name.replace('/', '-')}-{which}-seed{budget.seed}")
     place = RunDir(Path(config.out) / config.name)
     require_room(config)
     ending = carry(config, "begin" if place.known() is None else "overwrite")
@@ -43,23 +47,26 @@ def bench_verify(
     if digests_of(entry) != digests_of(last):
         say(f"{row.name}: its data are not those of the entry to the bit, as of another device or version.")
     passed, words = compared(entry, same)
-    say(words)
+    again = f"ups bench accuracy {row.name} --short --seed {budget.seed}"
+    again = again if budget.short else row.command(last.minutes, steps=timed_steps(row, last), seed=budget.seed)
+    say(f"{words} `{again}` records it." if BETTER in words else words)
     return PASSED if passed else FAILED
 
 
 def earlier(row: Row, budget: Budget, file: Path) -> tuple[ledger.Entry, list[ledger.Entry]]:
     """The run whose steps are taken again, and all that it is held against: of whole rows those of the tables. A
     ConfigError where there is none by today's recipe."""
-    kind = row.kind(budget)
-    what, how = ("short version", "--short") if budget.short else ("whole run", f"--minutes {row.minutes:g}")
-    known = [entry for entry in ledger.read(file) if (entry.row, entry.kind) == (row.name, kind)]
+    what, again = "whole run", row.command(row.minutes)
+    if budget.short:
+        what, again = "short version", f"ups bench accuracy {row.name} --short"
+    known = [entry for entry in ledger.read(file) if (entry.row, entry.kind) == (row.name, row.kind(budget))]
     same = [entry for entry in known if entry.recipe == row.recipe]
-    shown = comparable(same) if budget.short and same else runs_shown(same, row, kind, row.minutes / 2)
-    if not shown:
+    runs = comparable(same) if budget.short else shown(same, row)
+    if not runs:
         which = f"a {what} of {row.name}, but by another recipe" if known else f"no {what} of {row.name}"
         which = f"no {what} of {row.name} of half its minutes" if same else which
-        raise ConfigError(f"{file}: holds {which}; measure one with `ups bench accuracy {row.name} {how}`.")
-    return shown[-1] if budget.short else shown[0], shown
+        raise ConfigError(f"{file}: holds {which}; measure one with `{again}`.")
+    return runs[-1] if budget.short else runs[0], runs
 
 
 def digests_of(entry: ledger.Entry) -> dict[str, str]:
@@ -68,14 +75,10 @@ def digests_of(entry: ledger.Entry) -> dict[str, str]:
 
 
 def comparable(entries: Sequence[ledger.Entry]) -> list[ledger.Entry]:
-    """Entries of as many minutes as the last one, and of at least half of its steps, as runs on one kind of machine
-    have. Shorter trainings have larger errors, beside which anything would pass."""
-    last = entries[-1]
-
-    def steps(entry: ledger.Entry) -> int:
-        return sum(training.steps for training in entry.stages.values())
-
-    return [e for e in entries if math.isclose(e.minutes, last.minutes, rel_tol=0.01) and 2 * steps(e) >= steps(last)]
+    """Entries of as many minutes as the last one, and of at least half of the most steps in these, as runs on one kind
+    of machine have. Shorter trainings have larger errors, beside which anything would pass."""
+    same = [entry for entry in entries if math.isclose(entry.minutes, entries[-1].minutes, rel_tol=0.01)]
+    return [entry for entry in same if 2 * steps_of(entry) >= max(map(steps_of, same))]
 
 
 def compared(entry: ledger.Entry, before: Sequence[ledger.Entry]) -> tuple[bool, str]:
@@ -89,15 +92,14 @@ def _compared(entry: ledger.Entry, before: Sequence[ledger.Entry], task: int) ->
     low, high = min(score.low for score in scores), max(score.high for score in scores)
     runs = "an earlier run" if len(before) == 1 else f"{len(before)} earlier runs"
     what = f"{entry.row}, {ours.task}" if len(entry.scores()) > 1 else entry.row
-    short = entry.kind == "short"
-    how = "in its short version" if short else f"after {counted(entry.predictors[OURS].steps, 'step')}"
+    how = "in its short version" if entry.kind == "short" else f"after {counted(entry.predictors[OURS].steps, 'step')}"
     words = f"{what}: nRMSE {ours.value:.4g} {how}; {runs} had {low:.4g} – {high:.4g}"
     if ours.value < low:
-        flag = " --short" if short else ""
-        return True, f"{words}: better than before; `ups bench accuracy {entry.row}{flag}` records it."
+        return True, f"{words}: {BETTER}."
     if ours.value <= high:
         return True, f"{words}: as before."
     span = further_seed({e.seed: score.value for e, score in zip(before, scores, strict=True)})
-    if span is not None and ours.value <= span[1]:
-        return True, f"{words}: as before, by the spread of their seeds, which reaches {span[1]:.4g}."
+    bound = min(span[1], MOST * high) if span is not None else -math.inf
+    if ours.value <= bound:
+        return True, f"{words}: as before, by the spread of their seeds, which reaches {bound:.4g}."
     return False, f"{words}: WORSE than before."  # a nan is worse too

@@ -51,7 +51,7 @@ def bench_accuracy(
         Minutes of training, shared among the stages as the row's config shares them; its own by default.
     steps
         Train for so many steps instead, however long they take: what others learnt in these minutes on their card is
-        learnt on any, whatever else runs there.
+        learnt on any, whatever else runs there. Tables show it beside runs of these minutes that took as many.
     seeds
         So many runs of each row, of this seed and those after it, on the same data.
     seed
@@ -92,11 +92,10 @@ def bench_accuracy(
         from ups.bench.rows import Budget, chosen, home, known_rows
 
     baselines = tuple(name for name, wanted in (("fno", fno), ("uno", uno)) if wanted)
-    budget = Budget(minutes, seed, device, baselines, short, {}, trajectories, start_from, precision)
+    budget = Budget(minutes, seed, device, baselines, short, steps, trajectories, start_from, precision)
     wanted = chosen(known_rows(rows), names, all_rows)
     place = ledger or home() / LEDGER
-    request = Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note, steps)
-    return int(job(request, say=_say))
+    return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=_say))
 
 
 def bench_verify(
@@ -112,8 +111,9 @@ def bench_verify(
     """Run the short version of a row again, or the whole row, for the steps that it took before, and hold it against
     the ledger.
 
-    Code 0 where its error is in the interval of earlier runs, or better; 1 where it is worse; 3 where it did not come
-    to its end.
+    Code 0 where its error is in the interval of earlier runs, or better. Three seeds or more say how far another may
+    lie: up to there, and to twice the interval's end at most, it is 0 too. 1 where the error is worse; 3 where the run
+    did not come to its end.
 
     Parameters
     ----------
@@ -134,11 +134,10 @@ def bench_verify(
     """
     with waiting("getting ready"):
         from ups.bench.ledger import LEDGER
-        from ups.bench.rows import Budget, check_budget, chosen, home, known_rows
+        from ups.bench.rows import Budget, chosen, home, known_rows
         from ups.bench.verify import bench_verify as job
 
     budget = Budget(seed=seed, device=device, short=not whole)
-    check_budget(budget, 1)
     (wanted,) = chosen(known_rows(rows), (row,), False)
     return job(wanted, budget, ledger or home() / LEDGER, out, _say)
 

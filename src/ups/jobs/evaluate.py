@@ -31,7 +31,7 @@ from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
 from ups.run.fitting import definitions_of, fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
-from ups.run.training import learnt_in, stage_facts
+from ups.run.training import with_training
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, counted
 
@@ -103,7 +103,7 @@ def _evaluated(folder: RunDir, config: RunConfig, question: Question, screen: Sc
     if own:  # its gates stay on its page, and so do the times of its training
         known = champion.gates(report.per_trajectory()) if champion is not None else ()
         report = report.with_gates(decide(config.bounds, report.numbers, known))
-        report = _with_training(report, folder, config, simulator)
+        report = with_training(report, folder, config, simulator)
     try:
         report.write(out)
     except OSError as error:
@@ -312,17 +312,6 @@ def _cost(folder: RunDir, simulator: Simulator, device: str) -> Cost:
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder.stages}: does not say what training took; resume the run to write it.") from None
     return cost_of(simulator, spent, device)
-
-
-def _with_training(report: Report, folder: RunDir, config: RunConfig, simulator: Simulator) -> Report:
-    """With what the run recorded of its stages and its phases, as its own report has it."""
-    with suppress(DataError):  # it is not there, or of an earlier program, which recorded less
-        outcomes = {name: row.outcome for name, row in learnt_in(folder).items()}
-        report = replace(report, stages=stage_facts(config, simulator, outcomes))
-    if folder.phases.is_file():
-        phases = folder.read(folder.phases)
-        report = report.with_phases(tuple((name, float(seconds)) for name, seconds in phases.items()))
-    return report
 
 
 def _place(folder: RunDir, config: RunConfig, question: Question) -> Path:

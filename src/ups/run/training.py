@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
 from ups.engine.train import Outcome, TrainConfig
+from ups.eval.report import Report
 from ups.eval.training_facts import Drawn, StageFact
 from ups.heartbeat import Pulse
 from ups.models import Simulator
@@ -63,6 +65,17 @@ def stage_facts(config: RunConfig, simulator: Simulator, outcomes: Mapping[str, 
         part = simulator.parts[config.stages[name].makes]
         facts.append(StageFact(name, sum(p.numel() for p in part.parameters()), o.steps, o.seconds, o.score))
     return tuple(facts)
+
+
+def with_training(report: Report, folder: RunDir, config: RunConfig, simulator: Simulator) -> Report:
+    """A report with what the run recorded of its stages and its phases, as its own report has it."""
+    with suppress(DataError):  # it is not there, or of an earlier program, which recorded less
+        outcomes = {name: row.outcome for name, row in learnt_in(folder).items()}
+        report = replace(report, stages=stage_facts(config, simulator, outcomes))
+    if folder.phases.is_file():
+        phases = folder.read(folder.phases)
+        report = report.with_phases(tuple((name, float(seconds)) for name, seconds in phases.items()))
+    return report
 
 
 @dataclass(frozen=True)
