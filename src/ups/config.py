@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWr
 from pydantic_core import ErrorDetails
 
 from ups.parsing import TwiceError, parse_yaml, read_text
-from ups.types import ConfigError, OutdatedError, UpsError, as_written, nearest, without_dropped
+from ups.types import ConfigError, OutdatedError, UpsError, as_given, as_written, nearest
 
 Key = tuple[str, ...]
 Rule = Callable[[Any, Mapping[str, Any], str], dict[str, Any]]  # of a group, its values, and where it stands
@@ -63,7 +63,7 @@ def load(
     with suppress(ValidationError):  # not every config has a default for everything
         today = model()
     try:
-        values = as_meant(values, today, as_written if snapshot else without_dropped)
+        values = as_meant(values, today, as_written if snapshot else as_given)
     except OutdatedError as error:
         raise OutdatedError(f"{path}: {error}" if path is not None else str(error)) from None
     try:
@@ -124,7 +124,7 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
 
 def as_meant(written: Any, today: Any, rule: Rule = as_written, at: str = "") -> Any:
     """The values of a config that an earlier program may have written, each group by the rule for such: `as_written` of
-    what a run has kept, `without_dropped` of a config that is given anew. `today`: a config of the same kind."""
+    what a run has kept, `as_given` of a config that is given anew. `today`: a config of the same kind."""
     groups = dict(today) if isinstance(today, Config) else {}
     if not isinstance(written, dict):
         return written

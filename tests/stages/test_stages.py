@@ -397,11 +397,11 @@ def test_a_stage_that_goes_no_step_ahead_has_no_unroll(name: str, tmp_path: Path
         return
     assert run_config()().stage(name).ahead == 1
     with pytest.raises(ConfigError, match=f"--{name}.unroll is not a known key"):
-        load(run_config(), None, {f"{name}.unroll": 1})
+        load(run_config(), None, {f"{name}.unroll": 2})
     kept = tmp_path / "config.yaml"  # of an earlier program, which wrote the default down
     (values := yaml.safe_load(dump(run_config()())))[name]["unroll"] = 1
     kept.write_text(yaml.safe_dump(values))
-    assert load(run_config(), kept, snapshot=True) == run_config()()
+    assert load(run_config(), kept, snapshot=True) == load(run_config(), kept) == run_config()()
 
 
 @pytest.mark.parametrize(("term", "value"), [("weak", -1.0), ("divergence", float("nan")), ("latent", float("inf"))])

@@ -115,12 +115,18 @@ class Report:
     def remarks(self) -> tuple[str, ...]:
         """What there is to say beside the table: what to know before believing it, what else is worth knowing, and
         where the time went."""
-        unseen = (s for task in self.tasks for s in task.unseen)
-        complaints = (s for task in self.tasks for s in (*losses_of_old(task), *outdone(task), *codec_complaints(task)))
         last = (sections.phases_line(self.phases),) if self.phases else ()
         drawn = (trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None)
-        few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))
-        return (*complaints, *self.warnings, *few, *unseen, *self.notes, *drawn, *last)
+        unseen = [s for task in self.tasks for s in task.unseen]
+        return (*self._complaints(), *self.warnings, *self._of_few(), *unseen, *self.notes, *drawn, *last)
+
+    def _complaints(self) -> list[str]:
+        """What speaks against a simulator, though it may have learnt its tasks."""
+        return [s for task in self.tasks for s in (*losses_of_old(task), *outdone(task), *codec_complaints(task))]
+
+    def _of_few(self) -> list[str]:
+        """Where a mean says little: of fields of zeros, and of errors that a few trajectories make."""
+        return [s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task))]
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """`report.html`, `results.json` and `trajectories.json` in `folder`, each replaced in one step."""
@@ -191,11 +197,9 @@ class Report:
             "and decoded. One step: the first predicted frame."
         )
         judged = [f"{task.ours.evaluation.task.name}: {task.verdict[0]}." for task in self.tasks if not task.verdict[1]]
-        judged += [s for task in self.tasks for s in (*losses_of_old(task), *outdone(task), *codec_complaints(task))]
-        judged += [*self.warnings, *(s for task in self.tasks for s in task.unseen)]
+        judged += [*self._complaints(), *self.warnings, *(s for task in self.tasks for s in task.unseen)]
         verdict = "\n".join(judged) or "Every task is learnt."
-        few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))
-        text = " ".join((text, *self.notes, *few))
+        text = " ".join((text, *self.notes, *self._of_few()))
         return Section("Result", text, self._beside_means(self.headline()), verdict=verdict, good=not judged)
 
     def _beside_means(self, rows: Rows) -> Rows:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ups.models.residual import ResidualFlow
 
 
+Step = tuple[Tensor, Tensor, Tensor, Condition]  # what the operator makes of the tokens before, these, what it misses
+
+
 class BehindOperator(Stage):
     """A stage behind a frozen codec and operator that sees tokens alone."""
 
@@ -25,9 +28,7 @@ class BehindOperator(Stage):
     def sees(self) -> Literal["frames", "tokens", "both"]:
         return "tokens"
 
-    def _steps(
-        self, window: Window, flow: ResidualFlow | None = None, noise: float = 0.0
-    ) -> list[tuple[Tensor, Tensor, Tensor, Condition]]:
+    def _steps(self, window: Window, flow: ResidualFlow | None = None, noise: float = 0.0) -> list[Step]:
         """For each step: the operator's prediction, the tokens before it, what it misses, and the condition.
 
         The first begins at true tokens, with some `noise` in units of what is missed; and so does each after it, unless

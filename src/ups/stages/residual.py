@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from ups.eval.ensembles import crps
 from ups.eval.nrmse import capped, over_cells
 from ups.later import Tensor, torch
 from ups.models.config import ResidualConfig
-from ups.stages.behind import BehindOperator
+from ups.stages.behind import BehindOperator, Step
 from ups.stages.stage import StageConfig, UnrolledConfig
 from ups.stages.terms import square
 from ups.tensors import Losses, Window
@@ -65,9 +65,11 @@ class ResidualStage(BehindOperator):
     def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
         """Measure what the operator misses, and changes, in a step; the flow counts in units of that."""
         if (task := windows[0].task.name) not in inherited:
-            steps = [step for window in windows for step in self._steps(window)]
-            missed, changes = [step[2] for step in steps], [z - last for z, last, *_ in steps]
-            self.flow.fit_scales(task, *self._sizes(task, missed, changes))
+            self._fit_scales(task, [step for window in windows for step in self._steps(window)])
+
+    def _fit_scales(self, task: str, steps: Sequence[Step]) -> None:
+        missed, changes = [step[2] for step in steps], [z - last for z, last, *_ in steps]
+        self.flow.fit_scales(task, *self._sizes(task, missed, changes))
 
     def loss(self, window: Window) -> Losses:
         """Square error of the velocity, over its usual square, averaged over the steps of the window."""

@@ -16,7 +16,7 @@ from ups.engine.train import TrainConfig
 from ups.eval.nrmse import validation_nrmse
 from ups.later import Tensor, torch
 from ups.tensors import Losses, Window
-from ups.types import TaskSpec
+from ups.types import NeverRead, TaskSpec
 
 if TYPE_CHECKING:
     from ups.models import Part, Simulator
@@ -29,7 +29,7 @@ class StageConfig(Config):
 
     incidental = frozenset({"workers"})
     # Keys that are no more, with the value by which they meant what is always so today.
-    dropped: ClassVar[Mapping[str, Any]] = {"unroll": ...}
+    dropped: ClassVar[Mapping[str, Any]] = {"unroll": NeverRead(1)}
 
     train: TrainConfig
     """Budget and optimizer."""

@@ -69,10 +69,12 @@ class SteadyStage(ResidualStage):
         return "frames" if self.config.symmetries else "tokens"
 
     def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
-        super().fit(*windows, inherited=inherited)
-        steps = [step for window in windows for step in self._steps(window)]
+        """The scales of stage `residual`, and the usual error of the operator."""
+        task, steps = windows[0].task.name, [step for window in windows for step in self._steps(window)]
+        if task not in inherited:
+            self._fit_scales(task, steps)
         errors = torch.cat([share(missed, z + missed).sqrt() for z, _, missed, _ in steps])
-        self.errors[windows[0].task.name] = max(errors.mean().item(), 1e-9)
+        self.errors[task] = max(errors.mean().item(), 1e-9)
 
     def loss(self, window: Window) -> Losses:
         """By chance per sample: the error of the mean over its usual one, or the square error of the velocity."""
