@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ups.config import load
-from ups.parsing import parse_json
+from ups.parsing import parse_json, threads_wanted
 from ups.run.config import run_config
 from ups.types import ConfigError
 
@@ -106,6 +106,14 @@ def test_a_key_that_stands_twice_among_many_is_found_soon() -> None:
     with pytest.raises(ValueError, match="'k99999' stands twice in it"):
         parse_json("{" + ", ".join([*names, names[-1]]) + "}")
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("2", 2), ("2,1", 2), (" 3 , 1", 3), ("", 0), ("0", 0), ("-1", 0), ("banana", 0), ("²", 0), ("9" * 9, 0)],
+)
+def test_threads_are_a_number_or_a_list_of_nested_ones_and_nothing_else(text: str, count: int) -> None:
+    assert threads_wanted(text) == count
 
 
 def test_a_nan_in_json_is_read_where_it_may_stand_and_refused_elsewhere() -> None:

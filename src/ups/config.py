@@ -192,6 +192,11 @@ def _merge(into: dict[str, Any], new: Mapping[Any, Any], at: Key, source: str, o
             _merge(into[str(key)], value, here, source, origin)
 
 
+def as_flag(value: Any) -> Any:
+    """A value as one that stands behind a flag, where a text is YAML: a text that stays as it is, whatever it says."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value
+
+
 def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict[Key, str]) -> None:
     node = values
     for depth, part in enumerate(key[:-1]):

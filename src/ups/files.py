@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -70,6 +71,12 @@ def write_named(path: Path, content: str, remedy: str) -> None:
     """The same for a file that a user named: see `writing`."""
     with writing(path, remedy) as beside:
         beside.write_text(content)
+
+
+def is_pattern(name: str, place: Path = Path()) -> bool:
+    """Whether a name stands for those that fit it, as seen from a folder: not where there is a file of that very name,
+    whatever brackets it has."""
+    return glob.has_magic(name) and not os.path.lexists(place / name)
 
 
 def target_of(path: Path) -> tuple[Path, os.stat_result | None]:

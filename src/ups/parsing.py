@@ -25,6 +25,12 @@ LARGEST_TREE = 100_000  # values of a YAML document with everything that its ali
 Row = dict[str, Any]
 
 
+def threads_wanted(text: str) -> int:
+    """What OMP_NUM_THREADS says, where it is a number, or a list of those of nested levels; 0 where it says nothing."""
+    first = text.partition(",")[0].strip()
+    return int(first) if first.isascii() and first.isdecimal() and len(first) < 6 else 0
+
+
 class TwiceError(yaml.constructor.ConstructorError):
     """A key that stands twice, so that one of its values would silently be lost."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig, SplitConfig
+from ups.run.datasets import open_files
 from ups.run.generate import generate
 from ups.types import ConfigError, DataError
 
@@ -362,6 +364,20 @@ def test_the_largest_model_and_batch_are_taken_that_time_and_memory_have_room_fo
     monkeypatch.setattr(module, "free_memory", lambda device: 10**5)  # noqa: ARG005
     written(tmp_path / "full.yaml")
     assert "It does NOT fit: 1 MB are needed, and 100 kB free" in (tmp_path / "full.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["a #1.npz", "a: b.npz", "{x}.npz", "!t.npz", "&t.npz", "r[1].npz", "1e3.npz", "a*.npz"]
+)
+def test_a_file_is_itself_whatever_its_name_means_to_yaml_or_a_shell(folder: Path, tmp_path: Path, name: str) -> None:
+    shutil.copy(folder / "waves.npz", tmp_path / name)
+    other = {"r[1].npz": "r1.npz", "a*.npz": "ab.npz"}.get(name)
+    if other is not None:  # which the name would stand for, were it a pattern
+        np.savez(tmp_path / other, h=np.zeros((5, 20, 16, 16), np.float32))
+    path, _ = propose([tmp_path / name], str(folder / "waves.yaml"), tmp_path / "c.yaml", 1, "cpu", False, str)
+    (data,) = load(run_config(), path).data.values()
+    with open_files(data.file, data.definition) as source:
+        assert (source.path, len(source)) == (tmp_path / name, 2)
 
 
 def test_several_files_of_one_task_are_one_data_set(folder: Path) -> None:

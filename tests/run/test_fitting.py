@@ -18,11 +18,11 @@ from ups.data import Source, open_source
 from ups.data.write_well import write_file
 from ups.definition import Definition
 from ups.jobs.evaluate import _ends
-from ups.jobs.predict import rollout
+from ups.jobs.predict import _steps, rollout
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.config import run_config
-from ups.run.fitting import definitions_of, fitting, open_for
+from ups.run.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.types import ConfigError, DataError
 
 RNG = np.random.default_rng(3)
@@ -287,6 +287,29 @@ def test_a_rollout_of_a_file_with_uneven_times_takes_its_steps_and_says_where_it
     truth = simulator.rollout(U[0, 0, :, None], 5, dt=np.diff(clock))
     with open_source(tmp_path / "5.h5", TASKS) as source:
         assert np.allclose(source[0].values[1:], truth, atol=1e-5)
+
+
+def test_each_trajectory_is_thinned_by_its_own_times_whatever_the_order(tmp_path: Path) -> None:
+    steps = [0.1, 0.31, 0.3]  # of which the first is a third of the trained one
+    for name, order in (("first", [0, 1, 2]), ("last", [1, 2, 0])):
+        t = np.array([np.arange(9) * steps[i] for i in order])
+        np.savez(tmp_path / f"{name}.npz", u=RNG.standard_normal((3, 9, 16)), time=t)
+        words = Definition("w", dims=("sample", "time", "x"), fields={"u": ("u",)}, periodic=("x",))
+        with open_source(tmp_path / f"{name}.npz", TASKS, words) as source:
+            parts = each_spaced(source, source.ids, 0.3, None)
+            ids = {part.reduction.time: {steps[order[row]] for row in part.rows} for part in parts}
+            assert ids == {3: {0.1}, 1: {0.31, 0.3}}, name
+            assert each_spaced(source, source.ids[:0], 0.3, None) == []
+
+
+def test_steps_of_a_rollout_are_those_of_each_sample_or_the_nearest_trained_ones() -> None:
+    def steps(context: int) -> tuple[list[float], list[tuple[float, float]]]:
+        given = SimpleNamespace(dt=torch.tensor([0.25, 0.5, 0.125, 0.75]), context=torch.zeros(4, context, 16, 1))
+        taken, apart = _steps(given, 0.25, 0.5)  # type: ignore[arg-type]
+        return taken.tolist(), apart
+
+    assert steps(1) == ([0.25, 0.5, 0.25, 0.5], [(0.125, 0.25), (0.75, 0.5)])
+    assert steps(2) == ([0.25, 0.5, 0.125, 0.75], []), "several frames must be told how far apart they are"
 
 
 def test_nothing_that_was_opened_to_choose_a_reading_stays_open(

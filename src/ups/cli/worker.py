@@ -11,6 +11,7 @@ from typing import Any
 
 from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
+from ups.parsing import threads_wanted
 from ups.rundir import RunDir
 from ups.screen import Saying, following, show, training
 from ups.streams import protect
@@ -51,7 +52,7 @@ def main(folder: Path) -> None:
         from ups.run.run import Run
 
         # A rank that was forked has the threads of its parent, not those of its own environment.
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+        torch.set_num_threads(threads_wanted(os.environ.get("OMP_NUM_THREADS", "")) or torch.get_num_threads())
         saying = Saying()
         with following() as progress:
             screen = Screen(saying, progress, training()) if seat.rank == 0 else Screen.silent()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ups.data.axis_order import in_order, turned
 from ups.data.source import AS_PARAMETER, UNUSED, Facts, Source, View
 from ups.data.units import units_of_all
 from ups.types import Array, DataError, Domain, Param, Params, TaskSpec, Trajectory, counted, few
@@ -27,7 +28,7 @@ def same_task(sources: Sequence[Source]) -> TaskSpec:
     first = sources[0].task
     params = {p.name: p for p in first.parameters}
     for source in sources[1:]:
-        task = source.task
+        task = in_order(source.task, first)
         if task.fields == first.fields and task.mask != first.mask:
             bare = source if first.mask else sources[0]
             raise DataError(
@@ -63,7 +64,9 @@ def _differing(sources: Sequence[Source]) -> list[str]:
 
 
 def renamed(source: Source, task: TaskSpec) -> Source:
-    """The same source as one of `task`, whose parameters may be among the numbers that it offers."""
+    """The same source as one of `task`, whose parameters may be among the numbers that it offers, and whose axes may
+    stand in another order."""
+    source = turned(source, task)
     whole = with_params_of(source, task)
     if whole is not source:
         names = [name for name in source.offered if name not in whole.offered]

@@ -9,6 +9,8 @@ from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from ups.config import load as load_config
 from ups.data import Source
 from ups.data.duplicates import ends_of, pieces
@@ -28,7 +30,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
 from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
-from ups.run.fitting import definitions_of, fitting, open_for, spaced
+from ups.run.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
 from ups.run.training import with_training
@@ -167,17 +169,14 @@ class Session:
         if thin is None:
             stored_cells, wanted = cells_of(main), cells_of(cells)
             raise ConfigError(f"{path}: has {stored_cells}, of which {wanted} cannot be picked; choose others.")
-        part, *others = (p.sound() for p in alike(source, ids, spaced(source, step, data, thin)))
-        outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
-        few = range(min(len(part), LOOKED_AT))
-        outside += simulator.strange(part.window([*few], [0] * len(few), 1, 0))
-        split, seen = self._seen([part, *others], data)
+        parts = [part.sound() for part in each_spaced(source, ids, step, data, thin)]
+        split, seen = self._seen(parts, data)
         label = f"{split}, {cells_of(cells)}"
-        (exam, *beyond), notes = by_length([part, *others], label, self.judge.protocol.context)
-        exam = replace(exam, outside=(*outside, *seen, *self._box(source, data)))
+        (exam, *beyond), notes = by_length(parts, label, self.judge.protocol.context)
+        exam = replace(exam, outside=(*_outside(simulator, parts), *seen, *self._box(source, data)))
         self.judge.warnings += notes
         on = f"on {path.name} ({label})"
-        return self._report(exam, data, _fact((part,), split), on, beyond)
+        return self._report(exam, data, _fact(parts[:1], split), on, beyond)
 
     def _open(self, task: str | None) -> list[DataSet]:
         """The run's data, of one task or of all; an entry that does not say its task is opened to see.
@@ -260,6 +259,17 @@ class Session:
     def _report(self, exam: Exam, data: DataSet | None, fact: DataFact, on: str, beyond: Sequence[Exam] = ()) -> Report:
         result = self.judge.task(exam, data, beyond)
         return self.judge.report(f"{self.config.name}: {exam.split}", [result], [fact], on=on)
+
+
+def _outside(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]:
+    """What in trajectories of one task lies outside what training saw: parameters, time steps, first frames."""
+    task, params = parts[0].task, torch.cat([part.params for part in parts])
+    steps = None if task.steady else [dt for part in parts for dt in part.clock.range]
+    sentences = simulator.outside(params, task, steps)
+    for part in parts:
+        few = range(min(len(part), LOOKED_AT))
+        sentences += simulator.strange(part.window([*few], [0] * len(few), 1, 0))
+    return list(dict.fromkeys(sentences))
 
 
 def _ends(axes: Sequence[str], bounds: Sequence[tuple[float, float]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.config import load
+from ups.config import as_flag, load
 from ups.data import Source, defined
 from ups.data.readers.array_dims import VALUES, role_of
 from ups.data.readers.memory import array_of, open_memory
@@ -276,14 +276,15 @@ def fit(
         raise ConfigError(f"minutes is {minutes!r}, but must be a number.")
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
-    place, settings = {"name": name, "out": str(out), "device": device}, _single(settings)
+    place = {"name": as_flag(name), "out": as_flag(str(out)), "device": as_flag(device)}
+    settings = _single(settings)
 
     def config_of(file: Mapping[str, str], sources: Sequence[Source] = ()) -> RunConfig:
         proposed = _proposed(sources, device, minutes, settings)
         return load(run_config(), None, {**place, **file, **proposed, **settings})
 
     if isinstance(data, str | Path):
-        file = {"data.data.file": str(data)}
+        file = {"data.data.file": as_flag(str(data))}
         with ExitStack() as stack:
             sets = open_sets(config_of(file).data, Path(), screen.following, stack)
             config = config_of(file, [entry.source for data_set in sets for entry in data_set.entries])
@@ -299,7 +300,7 @@ def fit(
                 screen.say(words.replace(": ", f": {source.task.name}: ", 1) if len(sources) > 1 else words)
         # Before anything is written.
         splits = [_split(source) for source in sources]
-        config = config_of({f"data.{task}.file": str(path) for task, path in places.items()}, sources)
+        config = config_of({f"data.{task}.file": as_flag(str(path)) for task, path in places.items()}, sources)
         if not overwrite and any(path.exists() for path in (out / name, *places.values())):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         for source, there, parts in zip(sources, places.values(), splits, strict=True):

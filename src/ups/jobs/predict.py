@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from ups.data.source import Facts, Source
-from ups.data.trajectories import Trajectories, alike
+from ups.data.trajectories import Trajectories
 from ups.data.write_well import HEAD_BYTES, bytes_of, check_room, write_file
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
 from ups.models import Simulator, artifact
-from ups.run.fitting import definitions_of, fitting, open_for, spaced
+from ups.run.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judge import predictor_of
 from ups.run.load import load
 from ups.tensors import Window
@@ -55,9 +55,12 @@ def rollout(
         if len(source) > samples:
             say(f"the first {samples} of the {len(source)} trajectories of {source_path}; --samples asks for more.")
         spacing = simulator.ranges()[spec.name]["dt"][0]
-        part, *others = alike(source, source.ids[:samples], spaced(source, spacing, None))
+        part, *others = each_spaced(source, source.ids[:samples], spacing, None)
         if others:
-            raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
+            what = "are on several grids"
+            if all(other.shape == part.shape for other in others):
+                what = f"cannot all be thinned alike to frames {spacing:.4g} apart, as in training"
+            raise DataError(f"{source_path}: its first {samples} {what}; ask for fewer --samples.")
         window = _window(simulator, part, steps, say)
         context = window.context.shape[1]
         size = bytes_of(spec, part.shape, steps if spec.steady else context + steps)
@@ -91,10 +94,12 @@ def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[
         which = "those of the file" if own else "all as long as the first of a trajectory, for the file has not so many"
         say(f"{path}: its times are not uniform; the steps are {which}.")
         if own:
-            dt, apart = part.clock.step(range(len(part)), [0] * len(part), context, steps), None
+            dt, apart = part.clock.step(range(len(part)), [0] * len(part), context, steps), []
     window = dataclasses.replace(window, dt=dt)
-    if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
-        say(f"{path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
+    if apart and not spec.steady and int(part.lengths.max()) > 1:
+        theirs, taken_there = (_from_to(values) for values in zip(*apart, strict=True))
+        which = "its frames" if len(apart) == len(part) else f"the frames of {len(apart)} of {len(part)} trajectories"
+        say(f"{path}: {which} are {theirs} apart; steps of {taken_there} are taken, as in training.")
     taken = (None,) if spec.steady else (float(window.dt.min()), float(window.dt.max()))
     warnings = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
     for sentence in dict.fromkeys((*warnings, *simulator.strange(window))):
@@ -102,15 +107,22 @@ def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[
     return window
 
 
-def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, float | None]:
-    """The steps `(B,)` that are taken from a window, trained from `low` to `high`, and one of its own that is not.
+def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, list[tuple[float, float]]]:
+    """The steps `(B,)` that are taken from a window, trained from `low` to `high`: of each sample its own, or else the
+    nearest of these; and where they are not its own, both.
 
     One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
     """
     own = window.dt
     keep = (own >= 0.999 * low) & (own <= 1.001 * high) | (window.context.shape[1] > 1)
-    same = (own - low).abs() <= 1e-3 * low
-    return torch.where(same | ~keep, torch.full_like(own, low), own), None if keep.all() else float(own[~keep][0])
+    near = torch.where(keep, own, own.clamp(low, high))
+    near = torch.where((own - low).abs() <= 1e-3 * low, torch.full_like(own, low), near)
+    return near, [*zip(own[~keep].tolist(), near[~keep].tolist(), strict=True)]
+
+
+def _from_to(values: Sequence[float]) -> str:
+    least, most = min(values), max(values)
+    return f"{least:.4g}" if f"{least:.4g}" == f"{most:.4g}" else f"{least:.4g} to {most:.4g}"
 
 
 def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Tensor, params: Params) -> Continued:

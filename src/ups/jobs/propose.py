@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ups.config import load
+from ups.config import as_flag, load
 from ups.engine.ranks.dist import device_of
 from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
@@ -80,7 +80,7 @@ def dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """A nested config as flags."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        flat |= dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+        flat |= dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": as_flag(value)}
     return flat
 
 

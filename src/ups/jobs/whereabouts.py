@@ -6,6 +6,7 @@ import glob
 from contextlib import suppress
 from pathlib import Path
 
+from ups.files import is_pattern
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
 from ups.types import DataError
@@ -38,6 +39,6 @@ def relative_paths(config: RunConfig) -> list[str]:
 
 
 def _is_there(place: Path, name: str) -> bool:
-    if glob.has_magic(name):
+    if is_pattern(name, place):
         return any(glob.iglob(name, root_dir=place, recursive=True))
     return (place / name).exists()

@@ -249,8 +249,10 @@ def beyond(name: str, least: float, most: float, low: float, high: float, task: 
     first, last = reach(low, high)
     if first <= least and most <= last:
         return ""
-    value = least if least < first else most
-    return f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; {guess}."
+    values = dict.fromkeys([*([least] if least < first else []), *([most] if most > last else [])])
+    lie = "lies" if len(values) == 1 else "lie"
+    words = " and ".join(f"{value:g}" for value in values)
+    return f"{task}: {name} = {words} {lie} outside the trained range {low:g} to {high:g}; {guess}."
 
 
 def reach(low: float, high: float, part: float = 0.0) -> tuple[float, float]:
@@ -279,7 +281,7 @@ def trained_ranges(
     return ranges
 
 
-def outside(params: Any, dt: float | None, trained: Mapping[str, tuple[float, float]], task: TaskSpec) -> list[str]:
+def outside(params: Any, dt: Any, trained: Mapping[str, tuple[float, float]], task: TaskSpec) -> list[str]:
     """A sentence for each parameter, and for dt, that leaves its trained range; see `Simulator.outside`."""
     names = numbers_of(task)
     if not isinstance(params, Mapping):

@@ -14,6 +14,7 @@ import numpy as np
 
 from ups.data import Joined, Source, open_source, open_together, renamed, same_task
 from ups.data.axes import uneven_axes
+from ups.data.axis_order import in_order
 from ups.data.checksums import Digest, Memory, content
 from ups.data.splits import PARTS, Split
 from ups.data.trajectories import Trajectories, alike
@@ -22,6 +23,7 @@ from ups.engine.train import Progress
 from ups.eval.results import DataFact
 from ups.fetch.downloads import provide, there
 from ups.fetch.fetch import is_elsewhere
+from ups.files import is_pattern
 from ups.physics import TASKS
 from ups.run.data_config import DataConfig
 from ups.run.divide import divided, left_out
@@ -153,7 +155,7 @@ def open_files(files: str | Sequence[str], definition: Definition) -> Source:
         if is_elsewhere(pattern):
             paths += there(pattern)
             continue
-        matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
+        matches = sorted(glob.glob(pattern, recursive=True)) if is_pattern(pattern) else [pattern]
         if not matches:
             raise DataError(f"{pattern}: fits no file; check the pattern and the folder.")
         paths += [Path(match) for match in matches]
@@ -221,6 +223,7 @@ def joined(entries: Sequence[DataEntry]) -> list[DataSet]:
 def as_known(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[DataSet]:
     """Data sets that are put to a simulator as they are. Fields in another order than its own would be taken for each
     other, and are refused; all else as in `aligned`."""
+    sets = aligned(sets, known)
     for data in sets:
         own = known.get(data.task.name, data.task)
         for ours, theirs in ((own.channels, data.task.channels), (own.given, data.task.given)):
@@ -229,13 +232,13 @@ def as_known(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[Dat
                     f"{data.task.name}: has the fields {', '.join(theirs)}, but the simulator was trained on "
                     f"{', '.join(ours)}; say this order in the task (`fields`, `inputs`)."
                 )
-    return aligned(sets, known)
+    return sets
 
 
 def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[DataSet]:
     """Data sets with parameters, and the words that these may be, in the order of a simulator that knows the tasks; new
-    ones come last. A network gets a word as its place among the choices, so the order matters. Fields and inputs keep
-    the order of the data, for `models.inherit` matches them by name."""
+    ones come last. A network gets a word as its place among the choices, so the order matters, and so does
+    that of the axes. Fields and inputs keep the order of the data, for `models.inherit` matches them by name."""
     return [_aligned(data, known[data.task.name]) if data.task.name in known else data for data in sets]
 
 
@@ -247,7 +250,7 @@ def _aligned(data: DataSet, known: TaskSpec) -> DataSet:
     )
     order = [*old, *(p.name for p in params if p.name not in old)]
     params = tuple(sorted(params, key=lambda p: order.index(p.name)))
-    task = dataclasses.replace(data.task, parameters=params)
+    task = dataclasses.replace(in_order(data.task, known), parameters=params)
     entries = [DataEntry(entry.config, renamed(entry.source, task), entry.split) for entry in data.entries]
     return DataSet(task, tuple(entries))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import Any
 
 from ups.config import load as load_config
 from ups.data import Source, open_source, renamed
+from ups.data.axis_order import turned
 from ups.data.readers.array_dims import TAKEN
 from ups.data.reduction import Reduction
+from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition, definition_from, definition_of, is_file_name
 from ups.models import Simulator
 from ups.physics import TASKS
@@ -199,6 +202,7 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, sa
             "it is one of these)."
         )
     spec = simulator.codec.task(name)
+    source = turned(source, spec)
     if source.task.channels != spec.channels or source.domain.ndim != spec.ndim:
         ours, theirs = ", ".join(spec.channels), ", ".join(source.task.channels)
         raise DataError(
@@ -243,12 +247,25 @@ def _check_counting(source: Source) -> None:
             )
 
 
-def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1) -> Reduction:
-    """The frames of a source that lie `dt` apart, as nearly as its own allow, from where training began on; judged by
-    its first sample, and every sample is thinned alike."""
-    if len(source.times) < 2 or dt <= 0:
+def each_spaced(
+    source: Source, ids: Sequence[str], dt: float, data: DataSet | None, thin: int = 1
+) -> list[Trajectories]:
+    """Samples of a source as trajectories, each with the frames that lie `dt` apart by its own times; those of most
+    cells first."""
+    groups: dict[Reduction, list[str]] = {}
+    place = {name: i for i, name in enumerate(source.ids)}
+    for name in ids:
+        groups.setdefault(spaced(source, dt, data, thin, place[name]), []).append(name)
+    parts = [part for reduction, names in groups.items() for part in alike(source, names, reduction)]
+    return sorted(parts, key=lambda part: -math.prod(part.shape))
+
+
+def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1, sample: int = 0) -> Reduction:
+    """The frames of a sample that lie `dt` apart, as nearly as its own allow, from where training began on."""
+    clock = source.times_of(sample)
+    if len(clock) < 2 or dt <= 0:
         return Reduction(space=thin)
-    own = float(source.times[1] - source.times[0])
+    own = float(clock[1] - clock[0])
     start = 0
     if data is not None and (first := data.first.config.reduce.start):
         times = data.first.source.times

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ups.files import is_pattern
 from ups.run.config import RunConfig
 from ups.submit.job import Job, Option
 from ups.submit.records import new_key
@@ -98,12 +98,12 @@ def inputs_of(settings: RunConfig, place: Path) -> list[Path]:
     for data in settings.data.values():
         for files in (data.file, data.split.record, *data.split.files.values()):
             names += [files] if isinstance(files, str) else list(files or ())
-    fixed = [_without_pattern(name) for name in names if not ADDRESS.match(name)]
+    fixed = [_without_pattern(name, place) for name in names if not ADDRESS.match(name)]
     return [Path(os.path.abspath(place / name)) for name in dict.fromkeys(fixed)]
 
 
-def _without_pattern(name: str) -> str:
-    while glob.has_magic(name):
+def _without_pattern(name: str, place: Path) -> str:
+    while is_pattern(name, place):
         name = os.path.dirname(name) or "."
     return name
 

@@ -26,6 +26,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
+from ups.parsing import threads_wanted
 from ups.supervise.job import NESTED
 from ups.supervise.log_tail import LONG, innermost_line, log_tail, size_of
 from ups.supervise.network import private_meeting
@@ -292,7 +293,7 @@ def _share_cores(env: Mapping[str, str]) -> None:
     """As many threads as OMP_NUM_THREADS says, which torch has read long ago; else this rank's share of the cores."""
     if "torch" in sys.modules:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        share = int(env.get("OMP_NUM_THREADS", "0")) or max(1, cores // int(env["WORLD_SIZE"]))
+        share = threads_wanted(env.get("OMP_NUM_THREADS", "")) or max(1, cores // int(env["WORLD_SIZE"]))
         sys.modules["torch"].set_num_threads(share)
 
 

@@ -1,0 +1,83 @@
+"""Sources of one task whose axes of space stand in another order: they are matched by name, never by place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from ups.data.source import Source, View
+from ups.types import Array, Domain, Field, TaskSpec
+
+Order = tuple[int, ...]  # for each axis in turn, at which place it stood
+
+
+def order_of(task: TaskSpec, like: TaskSpec) -> Order | None:
+    """Where the axes of `like` stand among those of a task that has the same in another order; None of any other."""
+    here, there = task.axes[: task.ndim], like.axes[: like.ndim]
+    return tuple(here.index(axis) for axis in there) if here != there and sorted(here) == sorted(there) else None
+
+
+def in_order(task: TaskSpec, like: TaskSpec) -> TaskSpec:
+    """A task with its axes in the order of `like`, where they are the same ones; and so the components of its vectors,
+    which stand in the order of the axes."""
+    order = order_of(task, like)
+    if order is None:
+        return task
+    fields, inputs = (tuple(_in_order(f, order) for f in group) for group in (task.fields, task.inputs))
+    bounds, periodic = tuple(task.bounds[at] for at in order), tuple(task.periodic[at] for at in order)
+    axes = (*(task.axes[at] for at in order), *task.axes[task.ndim :])
+    return dataclasses.replace(task, fields=fields, inputs=inputs, bounds=bounds, periodic=periodic, axes=axes)
+
+
+def turned(source: Source, like: TaskSpec) -> Source:
+    """A source with its axes in the order of a task that has the same ones."""
+    order = order_of(source.task, like)
+    return source if order is None else Turned(source, order, in_order(source.task, like))
+
+
+class Turned(View):
+    """Another source with its axes of space in another order."""
+
+    def __init__(self, source: Source, order: Order, task: TaskSpec) -> None:
+        old, new = (", ".join(t.axes[: t.ndim]) for t in (source.task, task))
+        notes = (*source.notes, f"its axes are {old}, and are read as {new}, the order of the other files")
+        super().__init__(source, task=task, domain=_domain(source.domain, order), notes=notes)
+        self._order, self._domains = order, dict[int, tuple[Domain, Domain]]()  # each with that which it was made of
+        self._channels = [source.task.channels.index(name) for name in task.channels]
+        self._given = [source.task.given.index(name) for name in task.given]
+
+    def _values(self, index: int, frames: slice) -> Array:
+        return self._moved(super()._values(index, frames), 1, self._channels)
+
+    def _inputs(self, index: int) -> Array:
+        return self._moved(super()._inputs(index), 0, self._given)
+
+    def domain_of(self, index: int) -> Domain:
+        domain = super().domain_of(index)
+        if id(domain) not in self._domains:
+            self._domains[id(domain)] = (domain, _domain(domain, self._order))
+        return self._domains[id(domain)][1]
+
+    def _moved(self, values: Array, before: int, channels: Sequence[int]) -> Array:
+        """Arrays with so many axes in front of those of space, and their channels in an order."""
+        axes = (*range(before), *(before + at for at in self._order), values.ndim - 1)
+        return np.ascontiguousarray(values.transpose(axes)[..., channels])
+
+
+def _in_order(field: Field, order: Order) -> Field:
+    """A field with its components in the order of the axes."""
+    shape = (len(order),) * field.rank
+    if len(field.channels) != int(np.prod(shape)):
+        return field
+    places = np.arange(len(field.channels)).reshape(shape)[np.ix_(*[order] * field.rank)]
+    return dataclasses.replace(field, channels=tuple(field.channels[at] for at in places.ravel()))
+
+
+def _domain(domain: Domain, order: Order) -> Domain:
+    return Domain(
+        tuple(domain.coordinates[at] for at in order),
+        tuple(domain.periodic[at] for at in order),
+        tuple(domain.bounds[at] for at in order),
+    )
