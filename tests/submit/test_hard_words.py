@@ -90,6 +90,9 @@ def test_a_stranger_that_names_a_job_is_none_of_its_processes() -> None:
     stranger = subprocess.Popen(["sleep", "30"], env=own, user=65534)
     mine = subprocess.Popen(["sleep", "30"], env={**own, "UPS_JOB_GRACE": "soon"})
     try:
+        deadline = time.monotonic() + 10
+        while not list(local._mine("k-0a")) and time.monotonic() < deadline:
+            time.sleep(0.01)  # for a moment after it has begun, a process shows no environment
         assert list(local._mine("k-0a")) == [mine.pid]
         begun = time.monotonic()
         local.Local().stop("k-0a")
