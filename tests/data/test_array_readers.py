@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from pathlib import Path
@@ -588,3 +589,16 @@ def test_groups_whose_arrays_have_other_names_are_named_inside_of_them_and_a_tor
         del file["traj_1/v"]
     with pytest.raises(DataError, match=r"its group traj_1 lacks w, which traj_0 has"):
         open_source(path, TASKS, Definition("flow", dims=("time", "x"), fields={"w": ("u", "v")}))
+
+
+def test_objects_in_a_file_of_arrays_are_left_out_where_the_task_ignores_them_and_never_opened(tmp_path: Path) -> None:
+    np.savez(tmp_path / "o.npz", u=np.zeros((3, 4, 8)), meta=np.array([{}, print], dtype=object))
+    dims = ("sample", "time", "x")
+    with pytest.raises(DataError, match=r"meta holds Python objects, .*, or leave it out with `ignore: \[meta\]`"):
+        open_source(tmp_path / "o.npz", TASKS, Definition("w", dims=dims))
+    with open_source(tmp_path / "o.npz", TASKS, Definition("w", dims=dims, ignore=("meta",))) as source:
+        assert (source.task.channels, len(source)) == (("u",), 3)
+        assert not any("meta" in note for note in source.notes)
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(DataError, match="is a pipe or a device, and no file"):
+        open_source(tmp_path / "pipe.npz", TASKS)

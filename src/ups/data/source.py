@@ -268,6 +268,8 @@ def check_path(path: Path) -> None:
     if path.suffix == UNFINISHED and path.exists():
         raise DataError(f"{path}: is unfinished; run the same `ups data generate` command again to finish it.")
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise DataError(f"{path}: is a pipe or a device, and no file; write its content to a file.")
         if path.stat().st_size == 0 and not path.is_dir():
             raise DataError(f"{path}: is empty; fetch or generate it again.")
     except FileNotFoundError:

@@ -9,8 +9,6 @@ from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-
 from ups.config import load as load_config
 from ups.data import Source
 from ups.data.duplicates import ends_of, pieces
@@ -29,7 +27,7 @@ from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
-from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
+from ups.run.exams import Exam, Maker, by_length, cells_of, outside_of, thinning
 from ups.run.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
@@ -173,7 +171,10 @@ class Session:
         split, seen = self._seen(parts, data)
         label = f"{split}, {cells_of(cells)}"
         (exam, *beyond), notes = by_length(parts, label, self.judge.protocol.context)
-        exam = replace(exam, outside=(*_outside(simulator, parts), *seen, *self._box(source, data)))
+        few = [part.window(rows := [*range(min(len(part), LOOKED_AT))], [0] * len(rows), 1, 0) for part in parts]
+        strange = dict.fromkeys(words for window in few for words in simulator.strange(window))
+        outside = (*outside_of(simulator, parts, beside=0.0), *strange)
+        exam = replace(exam, outside=(*outside, *seen, *self._box(source, data)))
         self.judge.warnings += notes
         on = f"on {path.name} ({label})"
         return self._report(exam, data, _fact(parts[:1], split), on, beyond)
@@ -259,17 +260,6 @@ class Session:
     def _report(self, exam: Exam, data: DataSet | None, fact: DataFact, on: str, beyond: Sequence[Exam] = ()) -> Report:
         result = self.judge.task(exam, data, beyond)
         return self.judge.report(f"{self.config.name}: {exam.split}", [result], [fact], on=on)
-
-
-def _outside(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]:
-    """What in trajectories of one task lies outside what training saw: parameters, time steps, first frames."""
-    task, params = parts[0].task, torch.cat([part.params for part in parts])
-    steps = None if task.steady else [dt for part in parts for dt in part.clock.range]
-    sentences = simulator.outside(params, task, steps)
-    for part in parts:
-        few = range(min(len(part), LOOKED_AT))
-        sentences += simulator.strange(part.window([*few], [0] * len(few), 1, 0))
-    return list(dict.fromkeys(sentences))
 
 
 def _ends(axes: Sequence[str], bounds: Sequence[tuple[float, float]]) -> str:

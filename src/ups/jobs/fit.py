@@ -228,6 +228,8 @@ def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[st
 
 def _given(data: Any) -> list[Data]:
     """The trajectories of one task, or of several, which a dict has by their names."""
+    if isinstance(data, Mapping | list | tuple) and not data:
+        raise ConfigError("there are no data; give an array (sample, time, x[, y[, z]], channel), or some in a dict.")
     inside = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else []
     several = [isinstance(each, Data) for each in inside]
     if not any(several):

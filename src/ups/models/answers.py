@@ -66,8 +66,8 @@ class Answers(nn.Module):
     def simulate(self, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None) -> Tensor:
         """The frames after the context of a window."""
 
-    def outside(self, params: Any, task: TaskSpec | str | None = None, dt: Any = None) -> list[str]:
-        """A sentence for each parameter, and for dt (a number, or several), that lies outside what training saw.
+    def outside(self, params: Any, task: TaskSpec | str | None = None, dt: float | None = None) -> list[str]:
+        """A sentence for each parameter, and for dt, that lies outside what training saw.
 
         `params` maps names to numbers or arrays, or is an array `(B, P)` in the order of `numbers_of(task)`.
         """

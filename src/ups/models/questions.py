@@ -281,7 +281,7 @@ def trained_ranges(
     return ranges
 
 
-def outside(params: Any, dt: Any, trained: Mapping[str, tuple[float, float]], task: TaskSpec) -> list[str]:
+def outside(params: Any, dt: float | None, trained: Mapping[str, tuple[float, float]], task: TaskSpec) -> list[str]:
     """A sentence for each parameter, and for dt, that leaves its trained range; see `Simulator.outside`."""
     names = numbers_of(task)
     if not isinstance(params, Mapping):

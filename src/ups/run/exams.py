@@ -105,15 +105,15 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
     return [dataclasses.replace(main, split=split), *others], notes
 
 
-def outside_of(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]:
+def outside_of(simulator: Simulator, parts: Sequence[Trajectories], beside: float = BESIDE) -> list[str]:
     """A sentence for each parameter, and for the time step, of trajectories of one task that training did not see.
 
-    They are drawn as those of training are, so that a few lie `BESIDE` the range of these, which is no news.
+    Those that are drawn as those of training are may lie a part `beside` the range of these, which is no news.
     """
     task, params, ranges = parts[0].task, torch.cat([part.params for part in parts]), simulator.ranges()
     for column, name in zip(params.unbind(1), numbers_of(task), strict=True):
         low, high = ranges[task.name][name]
-        first, last = reach(low, high, BESIDE)
+        first, last = reach(low, high, beside)
         near = (column >= first) & (column <= last)
         column.copy_(torch.where(near, column.clamp(low, high), column))
     low, high = ranges[task.name]["dt"]

@@ -74,8 +74,11 @@ def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition
     except (*DAMAGE, zipfile.BadZipFile, struct.error) as error:
         raise DataError(f"{path}: its header cannot be read, the file is damaged; fetch or write it again.") from error
     for member in members.values():
-        if member.dtype.hasobject:
-            raise DataError(f"{path}: {member.name} holds Python objects, not numbers; save it as an array of floats.")
+        if member.dtype.hasobject and member.name not in definition.ignore:
+            raise DataError(
+                f"{path}: {member.name} holds Python objects, not numbers; save it as an array of floats, or leave it "
+                f"out with `ignore: [{member.name}]` in the task."
+            )
     return open_arrays(
         NumpyStore(path, {name: replace(member, content=None) for name, member in members.items()}),
         [Variable(m.name, m.name, m.shape, m.dtype, content=m.content) for m in members.values()],
