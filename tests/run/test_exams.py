@@ -13,7 +13,9 @@ from ups.physics import TASKS
 from ups.run.exams import outside_of
 
 
-def said(beta: float, dt: float = 0.1, trained: tuple[float, float] = (0.1, 1.0)) -> list[str]:
+def said(
+    beta: float, dt: float = 0.1, trained: tuple[float, float] = (0.1, 1.0), beside: tuple[float, ...] = ()
+) -> list[str]:
     """What is said of a test part with one sample at the highest trained speed, and one at `beta`."""
     ranges = {"beta": trained, "dt": (0.1, 0.1)}
     simulator: Any = SimpleNamespace(
@@ -22,13 +24,14 @@ def said(beta: float, dt: float = 0.1, trained: tuple[float, float] = (0.1, 1.0)
     )
     params, clock = torch.tensor([[trained[1]], [beta]]), SimpleNamespace(range=(0.1, dt))
     part: Any = SimpleNamespace(task=TASKS["advection1d"], params=params, clock=clock)
-    return outside_of(simulator, [part])
+    return outside_of(simulator, [part], *beside)
 
 
 def test_parameters_and_steps_of_the_test_part_that_training_never_saw_are_said() -> None:
     """Not steps that differ by what float32 rounds."""
     assert said(0.7, 0.100001) == []
     assert said(1.05, 0.1) == [], "a few of as many draws lie beside the range of the others"
+    assert len(said(1.05, 0.1, beside=(0.0,))) == 1, "a file of one's own is not drawn as they are"
     far, late = said(1e6, 0.3)
     assert "beta = 1e+06 lies outside the trained range 0.1 to 1" in far
     assert "dt = 0.3 lies outside" in late
