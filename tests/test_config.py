@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ups.config import dump, fingerprint, incidental_keys, load
-from ups.run.config import run_config
+from ups.run.config import EvalConfig, run_config, without_effect
 from ups.types import ConfigError
 
 
@@ -48,7 +48,8 @@ def test_how_often_is_logged_and_saved_is_no_part_of_what_a_run_is() -> None:
     assert set(same) <= incidental_keys(config)
     for key, value in same.items():
         assert fingerprint(load(run_config(), None, {"data.a.task": "advection1d", key: value})) == fingerprint(config)
-    for key, value in {"operator.train.drift_every": 7, "operator.batch": 3, "seed": 1}.items():
+    changes = {"operator.train.drift_every": 7, "operator.batch": 3, "seed": 1, "cache.dtype": "bf16"}
+    for key, value in changes.items():
         assert fingerprint(load(run_config(), None, {"data.a.task": "advection1d", key: value})) != fingerprint(config)
 
 
@@ -199,6 +200,52 @@ def test_a_flag_that_makes_a_group_of_the_file_wrong_is_named_and_not_the_file(
     assert words in text
     broken = written(tmp_path, "d.yaml", "data: {b: {task: burgers1d}}\noperator: {train: {lr: -1}}\n")
     assert complaint(broken, operator__train__steps="3").startswith(f"{broken}: 'operator.train'")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"plan": "[codec, operator, codec]"}, "a plan names at least one stage, and each of them once"),
+        ({"plan": "[]"}, "a plan names at least one stage, and each of them once"),
+        (
+            {"mix.policy": "weights", "mix.weights": "{kdv1d: 1.0, burgers1d: 2.0}"},
+            "mix.weights needs a number for each task of the data and no other; look at kdv1d",
+        ),
+        ({"dist.backend": "nccl", "device": "cpu"}, "dist.backend is nccl, which needs GPUs, and device is cpu"),
+        (
+            {"dist.strategy": "fsdp", "operator.train.optimizer": "muon"},
+            "operator.train.optimizer is muon, which needs whole matrices, and fsdp cuts them",
+        ),
+        ({"dist.ranks": "4", "codec.batch": "3"}, "codec.batch is 3, which 4 ranks cannot share"),
+        ({"dist.launcher": "ssh"}, "there is no launcher 'ssh'"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused_before_any_data_are_opened(changes: dict[str, str], words: str) -> None:
+    data = {"data.b.task": "burgers1d"}
+    assert words in complaint(**{key.replace(".", "__"): value for key, value in (data | changes).items()})
+
+
+def test_a_plan_needs_what_forecasts_and_has_the_parts_of_what_it_goes_on_from() -> None:
+    assert load(run_config(), None, {"plan": "[codec]", "start_from": "runs/demo"}).parts == ("codec", "operator")
+    assert load(run_config(), None, {"plan": "[codec, operator, residual]"}).parts == ("codec", "operator", "residual")
+
+
+def test_what_runs_that_learn_alike_may_differ_in_is_known_by_the_old_name_of_a_key_too() -> None:
+    assert without_effect() >= {"name", "out", "tracking", "trackers"}
+    assert not without_effect() & {"seed", "data", "evaluation"}
+
+
+def test_definitions_of_files_are_kept_once_and_the_smallest_batch_is_that_of_any_task() -> None:
+    config = load(run_config(), None, {"data.a.task": "kdv1d", "data.b.task": "burgers1d", "data.c.task": "kdv1d"})
+    assert config.definitions == [config.data[name].definition.plain() for name in ("a", "b")]
+    stage = load(run_config(), None, {"operator.batch": "8", "operator.batches.kdv1d": "2"}).stage("operator")
+    assert [stage.batch_of("kdv1d"), stage.batch_of("burgers1d"), stage.least_batch] == [2, 8, 2]
+
+
+def test_true_frames_before_a_rollout_are_those_that_are_given_or_as_many_as_the_networks_look_back_on() -> None:
+    assert [EvalConfig(given=given).given_to(3) for given in (None, 2, 5)] == [3, 3, 5]
+    config = load(run_config(), None, {"model.operator.context": "4", "model.operator.memoryless": "[burgers1d]"})
+    assert (config.context, config.looks_back("kdv1d"), config.looks_back("burgers1d")) == (4, 4, 1)
 
 
 def test_weights_gathered_as_bf16_are_refused_where_no_stage_computes_in_bf16(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tiny_rows import FACTS
-from ups.bench.cells import circumstances, commits, runs_shown
+from ups.bench.cells import circumstances, commits, runs_shown, score_cell
 from ups.bench.ledger import LEDGER, Entry, append, sealed
 from ups.bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
 from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, shown, tables_of
@@ -147,6 +147,22 @@ def test_a_run_for_so_many_steps_stands_beside_runs_by_the_clock_that_took_as_ma
     seeds = [run(1, 1040), run(2, 1100), run(3, 100), run(4, 1000, hardware="another"), run(5, 1000, minutes=4.0)]
     assert shown([clock, *seeds], row) == [clock, seeds[0]]
     assert shown(seeds[:3], row) == seeds[:1], "without a clock the first says how many"
+
+
+def test_runs_on_other_hardware_than_the_newest_are_not_shown_beside_it() -> None:
+    row = rows_in(HOME / ROWS)["swe2d"]
+    new = [measured(row, seed=seed, started=f"2099-02-0{seed + 1}") for seed in (0, 1)]
+    old = [measured(row, seed=seed, started=f"2099-01-0{seed + 1}", hardware="another") for seed in (0, 1, 2)]
+    assert runs_shown([*new, *old], row) == new
+
+
+def test_a_cell_is_the_mean_of_its_seeds_from_their_least_to_their_greatest_end_and_bold_beyond_its_bar() -> None:
+    row = rows_in(HOME / ROWS)["swe2d"]
+    scores = [measured(row, value).scores()[0] for value in (1.0, 3.0)]
+    assert score_cell(scores, ".1f", 2.0) == "2.0 (0.9 – 3.3, 2 seeds)"
+    assert score_cell(scores[:1], ".1f", 0.5) == "**1.0** (0.9 – 1.1)"
+    without = scores[0].model_copy(update={"low": math.nan, "high": math.nan})
+    assert (score_cell([without], ".1f"), score_cell([])) == ("1.0", "not run")
 
 
 def test_seeds_of_one_recipe_belong_together_whatever_ran_beside_them_and_the_versions_are_named() -> None:

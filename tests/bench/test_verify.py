@@ -14,6 +14,7 @@ from ups.bench.rows import ROWS, Budget, Row, rows_in
 from ups.bench.seeds import further_seed
 from ups.bench.verify import bench_verify, comparable, compared, digests_of
 from ups.run.config import RunConfig
+from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending
 
@@ -120,10 +121,76 @@ def test_a_whole_row_is_run_again_for_the_steps_that_its_table_names(
     train, data = configs[0].operator.train, configs[0].data["row"]
     assert (train.steps, train.seconds, configs[0].seed) == (500, None, 7)
     assert data.samples == row.config.data["row"].samples, "all of its data"
+    monkeypatch.setattr(verify, "entry_of", lambda *_: short(0.5, **facts))
+    assert verified("ledger.json") == 0
+    assert said[-1].endswith(
+        "better than before. `ups bench accuracy darcy2d/beta1 --minutes 2 --steps 500 --seed 7` records it."
+    )
     with pytest.raises(ConfigError, match="holds a whole run of darcy2d/beta1, but by another recipe"):
         verified("past.json")
     with pytest.raises(ConfigError, match="no whole run of darcy2d/beta1 of half its minutes; measure one with"):
         verified("hasty.json")
+
+
+def test_a_run_of_several_tasks_passes_where_none_is_worse_than_the_same_task_was() -> None:
+    def both(*values: float) -> Entry:
+        (plain,) = FACTS["numbers"]  # type: ignore[misc]
+        pairs = zip("ab", values, strict=True)
+        return short(1.0, numbers=[{**plain, "task": t, "value": v, "low": 0.9 * v, "high": 1.1 * v} for t, v in pairs])
+
+    before = [both(1.0, 5.0)]
+    start = "tiny/first, {}: nRMSE {} in its short version; an earlier run had {}"
+    a, b = start.format("a", 1, "0.9 – 1.1: as before."), start.format("b", 5, "4.5 – 5.5: as before.")
+    assert compared(both(1.0, 5.0), before) == (True, f"{a} {b}")
+    assert not compared(both(1.0, 6.0), before)[0]
+    assert not compared(both(2.0, 5.0), before)[0]
+    passed, words = compared(both(0.5, 5.0), before)
+    assert passed
+    assert "better than before. tiny/first, b:" in words
+
+
+def test_a_short_version_is_run_anew_without_baselines_and_its_data_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = rows_in(HOME / ROWS)["darcy2d/beta1"]
+    (data,) = FACTS["data"]  # type: ignore[misc]
+    whole = short(9.0, row=row.name, recipe=row.recipe, kind="full")
+    (tmp_path / "ledger.json").write_text(text_of([short(1.0, row=row.name, recipe=row.recipe), whole]))
+    other = short(1.0, row=row.name, data=[{**data, "sha256": {"f": "11"}}])
+    monkeypatch.setattr(verify, "require_room", lambda _: None)
+    monkeypatch.setattr(verify, "entry_of", lambda *_: other)
+    said, ways, endings = list[str](), list[tuple[object, ...]](), [Ending.CRASH, Ending.SUCCESS]
+
+    def carry(config: RunConfig, way: str) -> Ending:
+        place = RunDir(Path(config.out) / config.name)
+        place.cache("data").mkdir(parents=True, exist_ok=True)
+        place.environment.write_text('{"fingerprint": "f00d"}')
+        ways.append((way, config.evaluation.baselines))
+        return endings.pop(0)
+
+    def verified(device: str) -> int:
+        budget = Budget(device=device, short=True, baselines=("linear",))
+        return bench_verify(row, budget, tmp_path / "ledger.json", tmp_path / "runs", said.append, carry)
+
+    assert verified("cpu") == 3
+    assert said[-1] == f"{row.name}: its short version did not come to its end (CRASH), so nothing is known of it."
+    assert verified("cpu") == 0
+    assert ways == [("begin", ()), ("overwrite", ())]
+    assert said[-2:] == [
+        f"{row.name}: its data are not those of the entry to the bit, as of another device or version.",
+        f"{row.name}: nRMSE 1 in its short version; an earlier run had 0.9 – 1.1: as before.",
+    ]
+    assert list((tmp_path / "runs").glob("*/cache/data")) == []
+    monkeypatch.setattr("ups.bench.accuracy.has_gpu", lambda: False)
+    with pytest.raises(ConfigError, match="there is no GPU here; use cpu"):
+        verified("cuda")
+
+
+def test_a_whole_run_is_of_half_the_minutes_of_its_row_at_least(tmp_path: Path) -> None:
+    row = rows_in(HOME / ROWS)["darcy2d/beta1"]
+    runs = [short(1.0, row=row.name, recipe=row.recipe, kind="full", minutes=row.minutes * part) for part in (0.4, 0.6)]
+    (tmp_path / "ledger.json").write_text(text_of(runs))
+    assert verify.earlier(row, Budget(), tmp_path / "ledger.json") == (runs[1], runs[1:])
 
 
 def test_data_are_the_same_whether_an_entry_has_their_files_by_task_or_all_at_each() -> None:

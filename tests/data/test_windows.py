@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import h5py
@@ -15,7 +16,7 @@ from ups.data import trajectories as module
 from ups.data.reduction import Reduction
 from ups.data.source import Source
 from ups.data.trajectories import Trajectories
-from ups.data.windows import Windows, spread, whole
+from ups.data.windows import Places, Windows, at_once, spread, whole
 from ups.engine.probe import LOOKED_AT, _unlike
 from ups.graphs import signature
 from ups.physics import TASKS
@@ -69,6 +70,8 @@ def test_a_spread_takes_of_each_part_its_share_and_joins_what_has_one_grid(sourc
     (alone,) = spread([many], 2, 1, 24)
     assert {frame for _, frame in named(alone.context[:, :1])} >= {0, 8}
     assert spread([many], 9, 3) == [], "none is as long as that"
+    seldom = spread([many, few], 2, 1, 3)[0]
+    assert [sample for sample, _ in named(seldom.context[:, :1])] == [0, 4, 5], "each part is shown, however small"
 
 
 def test_reductions_take_every_nth_frame_and_cell_and_stretch_dt(source: Source) -> None:
@@ -186,6 +189,88 @@ def test_a_validation_begins_where_the_judge_will(source: Source) -> None:
         assert windows.frames()[1] == 6 * counts[given][1]
         assert windows.batch(0).context.shape[1] == 2, "it is trained as before"
     assert counts == {0: (2, 9), 1: (2, 9), 5: (5, 6), 11: (2, 9)}
+
+
+class Uneven:
+    """Samples of so many frames, whose windows say from which sample and frame on, and how much, they were cut."""
+
+    task, shape, origin = TASKS["burgers1d"], (8,), Path("nowhere")
+
+    def __init__(self, *lengths: int) -> None:
+        self.lengths, self.times = np.array(lengths), np.arange(max(lengths)) * 0.1
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def window(self, samples: list[int], first: list[int], context: int, targets: int) -> object:
+        return samples, first, context, targets
+
+
+def test_windows_of_samples_of_several_lengths_are_numbered_through_and_short_samples_have_none() -> None:
+    part = Uneven(4, 2, 6)
+    own, chosen = Places(part, 2, 1), Places(part, 2, 1, np.array([2, 0, 0]))
+    assert (len(own), len(chosen)) == (6, 8)
+    assert own.of(np.arange(6)) == ([0, 0, 2, 2, 2, 2], [0, 1, 0, 1, 2, 3])
+    assert chosen.of(np.arange(8)) == ([2] * 4 + [0] * 4, [0, 1, 2, 3, 0, 1, 0, 1])
+    windows = Windows([part], [part], batch=4, context=2, ranks=ALONE, draws=[np.array([0, 0])])
+    assert set(windows.window(0, np.arange(4))[0]) == {0}, "the samples to take"
+
+
+def test_a_trajectory_is_judged_whole_with_those_of_its_length_and_not_where_it_ends_with_its_context() -> None:
+    part = Uneven(6, 4, 6, 2, 4)
+    assert list(whole([part], 2)) == [([0, 2], [0, 0], 2, 4), ([1, 4], [0, 0], 2, 2)]
+    assert list(whole([part], 2, frames=4)) == [([1, 4], [0, 0], 2, 2)]
+    assert list(whole([part], 2, frames=4, cut=True)) == [([0, 1, 2, 4], [0] * 4, 2, 2)]
+
+
+def test_as_many_whole_trajectories_are_one_window_as_fit() -> None:
+    assert at_once(4, 10, (8,), 0) == 4
+    assert at_once(4, 10, (8,), 80) == 10, "a GPU would be idle with fewer"
+    assert at_once(32, 2**10, (2**6, 2**6), 0) == 16, "as memory allows"
+    assert at_once(32, 2**10, (2**9, 2**9), 0) == 1, "one at least"
+
+
+def test_a_spread_of_large_frames_is_of_as_few_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, taken = Uneven(*[4] * 20), list[int]()
+    part.shape = (2**20,)
+    monkeypatch.setattr(part, "window", lambda samples, *_: taken.append(len(samples)) or SimpleNamespace(kind=0))
+    monkeypatch.setattr("ups.data.windows.Window.join", list)
+    spread([part], 2, 1)
+    assert taken == [2**25 // (3 * 2**20)]
+
+
+def test_true_frames_before_a_validation_are_as_many_as_some_trajectory_goes_beyond() -> None:
+    mixed, short = Uneven(8, 4), Uneven(5, 4)
+    windows = Windows([mixed], [mixed, short], batch=4, context=2, ranks=ALONE, given=5)
+    assert list(windows.validation(0)) == [([0], [0], 5, 3), ([0], [0], 2, 3), ([1], [0], 2, 2)]
+    assert windows.frames()[1] == 3 + (3 + 2)
+
+
+def test_a_step_counts_the_frames_of_a_usual_task_and_a_steady_state_once() -> None:
+    moving, still = Uneven(8, 8), Uneven(1, 1)
+    still.task = TASKS["darcy2d"]
+    windows = Windows([moving, still], [], batch=6, context=2, targets=3, ranks=ALONE, batches={"darcy2d": 2})
+    assert windows.frames()[0] == (6 * 3 + 2 * 1) // 2
+
+
+def test_windows_in_a_step_of_a_task_are_those_that_are_validated_together_and_enough_for_all_ranks(
+    source: Source,
+) -> None:
+    part, own = Trajectories(source, source.ids, Reduction()), {"advection1d": 2}
+    windows = Windows([part], [part], batch=6, context=2, ranks=ALONE, batches=own)
+    assert [len(window) for window in windows.validation(0)] == [2, 2, 2]
+    with pytest.raises(ConfigError, match="a batch of 2 cannot be shared by 3 ranks"):
+        Windows([part], [part], batch=6, context=2, ranks=Rank(0, 3), batches=own)
+
+
+def test_data_are_moved_to_a_gpu_once_and_where_a_rank_draws_more_frames_than_there_are(source: Source) -> None:
+    part, device = Trajectories(source, source.ids, Reduction()), torch.device("cpu")
+    assert Windows([part], [part], 3, 2, ranks=ALONE).keep(device, 2 * part.size, None) == part.size
+    # 66 frames; each step draws 6 windows of 3 frames, of all ranks.
+    kept = {world: Windows([part], [part], 6, 2, ranks=Rank(0, world)).keep(device, part.size, 4) for world in (1, 2)}
+    assert kept == {1: part.size, 2: 0}
+    two = Windows([part, part], [part], 6, 2, ranks=ALONE)
+    assert two.keep(device, part.size, 7) == 0, "of two tasks each is drawn in every other step"
 
 
 def test_statistics_are_those_of_all_frames(source: Source) -> None:

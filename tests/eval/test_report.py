@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import number
 from ups.eval.learning import LearningCurve, curves_of
@@ -177,6 +178,97 @@ def test_a_task_that_further_training_made_worse_is_named() -> None:
     assert "on the same trajectories (on 1 trajectory only); train" in few, "no confidence is claimed"
 
 
+def test_a_task_got_worse_only_if_by_more_than_a_twentieth_and_surely() -> None:
+    w, made = window(TASKS["burgers1d"]), result("burgers1d")
+
+    def worse(ours: Tensor | float, before: float) -> bool:
+        mine, old = (evaluate(Oracle(w, error, name), [w], P) for error, name in ((ours, "ups"), (before, "before")))
+        return replace(made, ours=Scored(mine, TRAINED), baselines=(Scored(old),)).got_worse
+
+    once = torch.tensor([0.3, *[0.001] * 5])[:, None, None, None]
+    assert worse(0.0107, 0.01)
+    assert not worse(0.0103, 0.01), "on every trajectory, but by next to nothing"
+    assert not worse(once, 0.01), "five times as large in the mean, and smaller on five of six trajectories"
+    assert made.before is None, "no other baseline is what training started from"
+
+
+def test_what_nobody_recorded_the_steps_of_is_judged_as_trained() -> None:
+    known = replace(TRAINED, steps=-1)
+    assert result("burgers1d", cost=known).verdict == ("learnt", True)
+    assert result("burgers1d", 5.0, known).verdict == ("NOT LEARNT: no better than persistence", False)
+
+
+def test_what_was_not_trained_is_recorded_as_not_learnt_however_small_its_error() -> None:
+    for steps, learnt in ((2000, 1.0), (0, 0.0)):
+        task = result("burgers1d", cost=replace(TRAINED, steps=steps))
+        assert [p.number.value for p in points_of(task, task.ours) if p.number.mode == "verdict"] == [learnt]
+
+
+def test_a_task_is_learnt_but_for_rollouts_that_diverge() -> None:
+    w, error = window(TASKS["burgers1d"], samples=64), torch.full((64, 5, 1, 1), 0.01)
+    error[7, 4] = 110.0
+    ours, still = (Scored(evaluate(Oracle(w, e, name), [w], P), TRAINED) for e, name in ((error, "ups"), (9, "no")))
+    task = TaskResult(ours, Scored(replace(still.evaluation, predictor="persistence")))
+    assert task.verdict == ("learnt (1 of 64 rollouts diverged)", False)
+    assert report(task).page().lead.endswith("every task is learnt, but some rollouts DIVERGE.")
+    powers = [p.number.n for p in points_of(task, task.ours) if p.axis == "wavenumber"]
+    assert set(powers) == {63}, "a spectrum is that of the others"
+
+
+def test_of_a_few_values_of_a_parameter_those_are_trained_and_of_many_what_lies_between_them_too() -> None:
+    made, asked = result("burgers1d"), np.array([0.05, 0.1, 0.1000005, 0.11, 0.3, 0.31])
+    few, many = (replace(made, trained={"nu": values}) for values in ((0.1, 0.3), tuple(np.linspace(0.1, 0.3, 65))))
+    assert few.was_trained("nu", asked).tolist() == [False, True, True, False, True, False]
+    assert many.was_trained("nu", asked).tolist() == [False, True, True, True, True, False]
+    assert made.was_trained("nu", asked).all(), "nobody knows better"
+
+
+def test_a_forecast_is_held_against_persistence_on_the_very_samples_and_frames_alone() -> None:
+    made = result("burgers1d")
+    mine = made.ours.evaluation
+    assert made.persistence_for(made.ours) is made.persistence
+    shorter = evaluate(Oracle(window(TASKS["burgers1d"]), 0.01), [window(TASKS["burgers1d"])], EvalProtocol("A", 2, 3))
+    others = (replace(mine, ids=tuple("abcdef")), replace(mine, split="valid"), shorter, made.persistence.evaluation)
+    assert [made.persistence_for(Scored(other)) for other in others] == [None] * 4
+
+
+def test_rollouts_far_beyond_the_truth_are_told_of_each_predictor_once_and_not_beyond_its_training() -> None:
+    sizes = {name: {"10x size": np.full(3, value)} for name, value in (("ups", 2.0), ("fno", 5.0))}
+    task = replace(result("burgers1d"), long=sizes)
+    told = [(p.predictor, p.number.value) for e in task.entries() for p in points_of(task, e) if "10x" in p.number.name]
+    assert sorted(told) == [("fno", 5.0), ("ups", 2.0)]
+
+
+def test_the_mean_of_training_stands_behind_persistence_and_among_the_records() -> None:
+    w = window(TASKS["burgers1d"])
+    mean = Scored(evaluate(Fixed(torch.ones_like(w.targets), "training mean"), [w], P))
+    made = report(replace(result("burgers1d"), mean=mean), result("reacdiff2d"))
+    header, *rows = made.page().sections[0].table
+    at = header.index("training mean")
+    assert header[at - 1] == "persistence"
+    assert [row[at] for row in rows] == [number(mean.evaluation.score), "–"]
+    assert made.find("burgers1d", "training mean").value == mean.evaluation.score
+
+
+def test_a_version_of_data_is_told_whole_or_by_a_hash_of_all_of_it() -> None:
+    fact = DataFact("burgers1d", "a.hdf5", "ab12", "3", "16", 5, "")
+    long, other = (replace(fact, version="0" * 30 + end).fingerprint for end in "ab")
+    assert (fact.fingerprint, len(long)) == ("ab12", 12)
+    assert long != other
+
+
+def test_scores_of_an_ensemble_are_recorded_with_their_intervals() -> None:
+    scores, (truth, drawn) = EnsembleScores(4), (torch.ones(6, 5, 16, 1), 1 + torch.randn(4, 6, 5, 16, 1))
+    scores.add(drawn, torch.zeros_like(truth), truth, torch.ones(1))
+    task = replace(result("burgers1d"), ensemble=scores)
+    points = [p for p in points_of(task, task.ours) if p.number.name.startswith("ensemble ")]
+    whole = {p.number.name: (p.number.low, p.number.high) for p in points if not p.axis}
+    assert whole["ensemble crps"] == pytest.approx(scores.ends()["crps"])
+    curve = [p for p in points if p.number.name == "ensemble spread at time"]
+    assert [p.at for p in curve] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert [p.number.low for p in curve] == pytest.approx(scores.curve_ends()["spread"][0])
+
+
 def test_a_steady_task_is_not_judged_to_the_end() -> None:
     w = window(TASKS["darcy2d"], ahead=1)
     made = result("burgers1d")
@@ -252,6 +344,15 @@ def test_where_the_time_went_and_what_any_stage_took_is_shown_and_recorded(tmp_p
     assert "a stage of tomorrow" in page.read_text()
 
 
+def test_times_that_are_told_later_measure_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = report(result("burgers1d"))
+    numbers = plain.numbers
+    monkeypatch.setattr("ups.eval.results.points_of", None)
+    later = plain.with_phases((("data", 12.5),)).with_gates(())
+    assert later.numbers[:-1] == numbers
+    assert later.numbers[-1].metric == "data"
+
+
 def test_every_point_of_every_curve_is_a_record(written: tuple[Report, Path, Path]) -> None:
     _, _, results = written
     records = read_results(results)
@@ -306,6 +407,44 @@ def test_a_linear_model_that_does_better_is_said_to() -> None:
 
 def test_the_column_of_a_baseline_says_how_long_it_was_trained() -> None:
     assert "fno, 80 s" in report(result("burgers1d")).headline()[0]
+
+
+def test_the_column_of_a_baseline_is_of_all_tasks_and_empty_for_those_that_have_none() -> None:
+    one, two, none = result("burgers1d"), result("reacdiff2d"), replace(result("advection1d"), baselines=())
+    (fno,) = two.baselines
+    header, *rows = report(one, replace(two, baselines=(Scored(fno.evaluation, Cost(seconds=40.0)),)), none).headline()
+    scores = [number(task.baselines[0].evaluation.score) for task in (one, two)]
+    assert [row[header.index("fno, 60 s")] for row in rows] == [*scores, "–"], "seconds of each, in the mean"
+
+
+def test_one_of_several_tasks_that_is_not_learnt_is_not_all_of_them() -> None:
+    made = report(result("burgers1d", 5.0), result("reacdiff2d"))
+    page = replace(made, warnings=("Trained on it.",)).page()
+    assert page.lead.endswith("NOT every task is learnt.")
+    assert page.sections[0].verdict.endswith("\nTrained on it."), "a warning stands beside the verdict"
+
+
+def test_what_a_number_cost_and_of_which_data_it_is_are_those_of_its_own_task() -> None:
+    made = report(result("burgers1d"), result("reacdiff2d", cost=replace(TRAINED, params=5)))
+    params = {(r.task, r.predictor): (r.params, r.data) for r in made.records if r.predictor in ("ups", "truth")}
+    assert params == {
+        ("burgers1d", "ups"): (170_000, "ab12"),
+        ("reacdiff2d", "ups"): (5, "unknown"),
+        ("burgers1d", "truth"): (0, "ab12"),
+        ("reacdiff2d", "truth"): (0, "unknown"),
+    }
+
+
+def test_each_predictor_is_told_trajectory_by_trajectory_but_not_the_codec_that_is_shown_the_answer() -> None:
+    task = result("burgers1d")
+    unnamed = replace(task.ours.evaluation, ids=())
+    best = replace(unnamed, predictor="champion", marks=tuple("abcdef"))
+    task = replace(task, ours=Scored(unnamed, TRAINED), champion=Scored(best), beyond=())
+    rows = {row.predictor: row for row in replace(report(task), simulators={"ups": "5ha"}).per_trajectory()}
+    assert list(rows) == ["ups", "fno", "persistence", "champion"]
+    assert rows["champion"].marks == unnamed.marks, "of the frames that ours are judged on"
+    assert rows["ups"].ids == tuple("012345")
+    assert [row.simulator for row in rows.values()] == ["5ha", "", "", ""]
 
 
 def test_each_of_several_channels_has_an_error_of_its_own() -> None:

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 
 from ups.eval.results import times_of
-from ups.eval.rollout import PROTOCOLS, EvalProtocol, evaluate, persistence, protocol, reconstruct
+from ups.eval.rollout import (
+    AT_ONCE,
+    PROTOCOLS,
+    EvalProtocol,
+    ModulePredictor,
+    evaluate,
+    persistence,
+    protocol,
+    reconstruct,
+)
+from ups.eval.trajectories import mark_of
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import ConfigError, DataError, Field
@@ -124,10 +134,44 @@ def test_the_protocol_says_what_is_given_and_how_far() -> None:
         evaluate(persistence, [waves(), waves(cells=16)], P)
 
 
+def test_the_last_frames_before_the_predicted_ones_are_given_and_no_earlier_ones() -> None:
+    assert evaluate(Shift(), [waves(context=5)], P).score < 1e-5
+    assert protocol("A", steps=3) == EvalProtocol("A", 10, 3)
+    assert protocol("A", steps=3).label == "A (10 given, 3 predicted)"
+
+
+def test_what_is_known_of_a_sample_stays_in_its_place_among_several_windows() -> None:
+    windows = [dataclasses.replace(waves(first=at), params=torch.full((3, 1), 0.1 * at)) for at in (3, 0)]
+    found = evaluate(persistence, windows, P)
+    assert found.ids == ("3", "4", "5", "0", "1", "2")
+    assert found.params[:, 0] == pytest.approx([0.3] * 3 + [0.0] * 3)
+    assert found.marks == tuple(mark_of(window, i) for window in windows for i in range(3))
+
+
+class TooFew(Shift):
+    """Leaves the last frame out."""
+
+    def predict(self, window: Window, steps: int) -> Tensor:
+        return super().predict(window, steps - 1)
+
+
+def test_what_predicts_other_frames_than_it_was_asked_for_and_windows_with_none_to_predict_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shift predicted frames of shape \(3, 5, 32, 1\) where \(3, 6, 32, 1\)"):
+        evaluate(TooFew(), [waves()], P)
+    with pytest.raises(DataError, match="have 2 and 0; use longer trajectories"):
+        evaluate(persistence, [waves(ahead=0)], P)
+
+
+def test_a_network_predicts_many_samples_at_once_where_a_gpu_would_be_idle() -> None:
+    sizes = [ModulePredictor("net", device, persistence.predict).at_once for device in ("cpu", "cuda:1")]
+    assert sizes == [0, AT_ONCE]
+
+
 def test_reconstruction_measures_the_codec_alone() -> None:
     found = reconstruct(lambda window, _: window.targets + 0.01, "cpu", [waves()], P)
     assert found.predictor == "reconstruction"
     assert found.per_sample("rmse") == pytest.approx(0.01, rel=1e-4)
+    assert reconstruct(lambda window, _: window.targets, "cpu", [waves()], P, "valid").split == "valid"
 
 
 def test_masked_cells_and_uneven_steps_are_judged_as_such() -> None:

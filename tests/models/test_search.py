@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from ups.models.config import CriticConfig, SimulatorConfig
 from ups.models.critic import Critic
 from ups.models.ensembles import Draws
 from ups.models.search import Search, calls_of, judges_of, searched
+from ups.physics import TASKS
 from ups.stages.critic import CriticStage
 from ups.stages.residual import ResidualStage
 from ups.types import ConfigError
@@ -130,6 +133,45 @@ def test_a_critic_ranks_draws_as_their_true_errors_do(trained: Simulator) -> Non
     pair = torch.stack((guess.flatten(), (drawn - truth).square().log().flatten()))
     assert float(torch.corrcoef(pair)[0, 1]) > 0.1
     assert bool((errors > 0).all())
+
+
+def test_a_critic_learns_the_logarithm_of_the_square_error_of_draws_in_units_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of those that a student draws, where there is one; and before it has learnt anything it guesses 0 for all."""
+    made = simulator(parts=("codec", "operator", "residual", "consistency", "critic"))
+    stage, given = CriticStage(made), replace(window(3, targets=2), tokens=torch.randn(3, 3, 4, 8))
+    monkeypatch.setattr(made.parts["consistency"], "sample", lambda *_: torch.full((3, 4, 8), 2.0))
+    monkeypatch.setattr(made.parts["consistency"], "scale_of", lambda _: torch.tensor(0.25))
+    monkeypatch.setattr(stage.module, "scale_of", lambda _: torch.tensor(0.1))
+    errors = [(given.tokens[:, i] + 2.0 * 0.25 - given.tokens[:, i + 1]) / 0.1 for i in (0, 1)]
+    wanted = torch.stack([(error.square() + 1e-3).log() for error in errors]).square().mean()
+    exact = replace(given, tokens=torch.full((3, 3, 4, 8), 0.5) * torch.arange(3).reshape(1, 3, 1, 1))
+    with torch.no_grad():
+        assert float(stage.loss(given)["guess"]) == pytest.approx(float(wanted), rel=1e-4)
+        assert float(stage.loss(exact)["guess"]) == pytest.approx(math.log(1e-3) ** 2, rel=1e-3), "as near as is told"
+
+
+def test_a_critic_is_judged_by_the_same_draws_every_time_on_four_steps_of_what_steps() -> None:
+    stage, given = CriticStage(simulator(parts=ALL)), window(3, targets=6)
+    first = stage.evaluate(given)["advection1d guess"]
+    assert torch.equal(first, stage.evaluate(given)["advection1d guess"])
+    assert torch.equal(first, stage.evaluate(replace(given, targets=given.targets[:, :4]))["advection1d guess"])
+    assert [CriticStage.learns(task) for task in (TASK, TASKS["darcy2d"])] == [True, False]
+
+
+def test_a_critic_keeps_the_scales_of_tasks_that_it_has_learnt_and_measures_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, told = CriticStage(simulator(parts=ALL)), list[tuple[Any, ...]]()
+    z, last = torch.full((2, 4, 8), 5.0), torch.full((2, 4, 8), 2.0)
+    monkeypatch.setattr(stage, "_drawn", lambda *_, **__: [(z + 1, z, last, z + 5, None)])
+    monkeypatch.setattr(stage.module, "fit_scales", lambda *args: told.append(args))
+    stage.fit(window(2), inherited=[TASK.name])
+    assert told == []
+    stage.fit(window(2))
+    ((name, missed, changed),) = told
+    assert (name, missed.tolist(), changed.tolist()) == (TASK.name, [4.0] * 8, [3.0] * 8)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,32 @@ def test_a_student_that_knows_other_tasks_takes_from_its_teacher_what_is_a_new_o
     assert all(torch.equal(student.state_dict()[name][0], before[name][0]) for name in student.rows)
 
 
+def test_a_student_has_the_noise_of_its_teacher_or_none_for_the_mean_and_goes_on_from_the_teachers_draws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    sim = simulator(parts=("codec", "operator", "residual", "consistency"))
+    stage, given, off, begun = ConsistencyStage(sim), window(256, targets=2), [0.0], list[torch.Tensor]()
+    given = dataclasses.replace(given, tokens=torch.randn(256, 3, 4, 8))
+
+    def taught(noise: torch.Tensor | None, z: torch.Tensor, *_: object) -> torch.Tensor:
+        return torch.full_like(z, 7.0) if noise is None else 2 * noise
+
+    def learnt(noise: torch.Tensor, z: torch.Tensor, last: torch.Tensor, *_: object) -> torch.Tensor:
+        silent = ~noise.flatten(1).any(1)
+        assert silent.float().mean().item() == pytest.approx(1 / 8, abs=0.07)
+        begun.append(last)
+        return off[0] + torch.where(silent.reshape(-1, 1, 1), taught(None, z), taught(noise, z))
+
+    monkeypatch.setattr(stage.teacher, "sample", taught)
+    monkeypatch.setattr(stage.module, "sample", learnt)
+    assert float(stage.loss(given)["distance"].detach()) == 0
+    assert torch.equal(begun[0], given.tokens[:, 0])
+    assert not torch.equal(begun[1], given.tokens[:, 1])
+    off[0] = 3.0
+    assert float(stage.loss(given)["distance"].detach()) == pytest.approx(9.0), "of a step, in the mean"
+
+
 def distance(student: ConsistencyStep, sim: Simulator) -> tuple[float, float]:
     """Mean square of the student's draws minus the teacher's on the same noise; and of the teacher's."""
     given = Bent().batch(1000)

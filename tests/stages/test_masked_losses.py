@@ -99,6 +99,12 @@ def test_scales_and_scores_are_those_of_the_cells_that_count() -> None:
     assert torch.allclose(scores[0], scores[1])
 
 
+def test_the_codec_is_judged_by_the_cells_that_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = CodecStage(simulator())
+    monkeypatch.setattr(stage, "reconstructed", lambda given: spoilt(given).targets)
+    assert stage.evaluate(window())["basin reconstruction"].tolist() == [0.0] * 3
+
+
 def test_terms_with_a_mask_of_ones_are_those_without() -> None:
     generator = torch.Generator().manual_seed(2)
     found, truth = torch.rand(2, 3, 8, 6, 2, generator=generator)
@@ -107,6 +113,22 @@ def test_terms_with_a_mask_of_ones_are_those_without() -> None:
     assert torch.allclose(share(found, truth, whole), share(found, truth))
     assert torch.allclose(spectral(found, truth, whole), spectral(found, truth))
     assert torch.allclose(edges(found, (False, True), whole), edges(found, (False, True)))
+
+
+def test_what_has_no_cell_or_no_truth_to_be_measured_by_is_no_error_where_nothing_is_missed() -> None:
+    found = torch.rand(3, 8, 6, 2, generator=torch.Generator().manual_seed(2))
+    nothing, none = torch.zeros_like(found), torch.zeros(3, 8, 6, dtype=torch.bool)
+    assert square(found, none).tolist() == [0.0] * 3
+    assert share(nothing, nothing).tolist() == [0.0] * 3
+
+
+def test_the_outermost_cells_are_those_of_both_ends_of_every_axis_that_does_not_wrap() -> None:
+    gap = torch.zeros(4, 8, 6, 1)
+    gap[0, 0], gap[1, -1], gap[2, 1:-1, 1:-1], gap[3, :, 0] = 1.0, 2.0, 5.0, 3.0
+    assert edges(gap, (False, True)).tolist() == pytest.approx([1 / 2, 4 / 2, 0, 9 / 6])
+    assert edges(gap, (True, False)).tolist() == pytest.approx([1 / 8, 4 / 8, 0, 9 / 2])
+    assert edges(gap, (False, False)).tolist() == pytest.approx([5 / 8, 20 / 8, 0, 9 / 2 + 9 / 6])
+    assert edges(gap, (True, True)).tolist() == [0.0] * 4
 
 
 def test_the_spectral_term_is_the_mean_over_all_waves_whichever_axis_is_the_last() -> None:

@@ -155,6 +155,20 @@ def test_persistence_has_a_weak_loss_of_one_also_where_windows_hold_tokens_alone
     assert float(stage.loss(cached)["weak"].detach()) == pytest.approx(float(stage.loss(window)["weak"].detach()), 1e-3)
 
 
+def test_the_weak_form_is_of_the_length_of_its_own_step() -> None:
+    window = sample("burgers1d")
+    uneven = dataclasses.replace(window, dt=torch.stack((window.dt, 3 * window.dt), 1))
+    after = window.targets[:, 0] + 0.1 * window.state
+    for step, times in enumerate((1, 3)):
+        even = dataclasses.replace(window, dt=times * window.dt)
+        found, wanted = (
+            unbalanced(window.state, after, (window.state, window.targets[:, 0]), each, number)
+            for each, number in ((uneven, step), (even, 0))
+        )
+        assert torch.equal(found, wanted)
+        assert (found > 1e-3).all()
+
+
 def test_the_weak_form_compares_each_step_with_the_frame_predicted_before_it() -> None:
     stage, window = OperatorStage(simulator("kdv1d", 0.0), only("weak")), sample("kdv1d", targets=3)
     stage.fit(window)
@@ -174,6 +188,16 @@ def test_a_term_that_no_task_has_is_refused_with_a_sentence() -> None:
     with pytest.raises(ConfigError, match=r"boundary is for bounded axes that no task here \(ks1d\) has; leave it 0"):
         OperatorStage(simulator("ks1d"), only("boundary"))
     OperatorStage(simulator("cfd1d"), only("boundary"))  # a gas may have walls, as its parameter says
+
+
+def test_laws_of_an_equation_are_penalised_in_its_own_units() -> None:
+    task, scale = TASKS["cfd1d"], torch.tensor([1.0, 100.0, 5.0])
+    found, truth = 1 + torch.rand(2, 3, 16, 3, generator=torch.Generator().manual_seed(0))
+    given = (torch.empty(3, 16, 0), torch.ones(3, len(numbers_of(task))), torch.ones(3), task.periodic, (1.0,))
+    window = Window(task, truth.unsqueeze(1), truth.unsqueeze(1), *given)
+    physical = lawless("conserved", found, truth, window, torch.ones(3))
+    assert (physical > 0).all()
+    torch.testing.assert_close(lawless("conserved", found / scale, truth / scale, window, scale), physical)
 
 
 @pytest.mark.parametrize("kind", ["conserved", "positive", "divergence"])

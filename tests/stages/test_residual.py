@@ -126,6 +126,64 @@ def test_noise_is_of_each_sample_up_to_so_many_times_what_is_usually_missed(monk
     assert sizes.mean().item() == pytest.approx(1.5, abs=0.3)
 
 
+def test_the_loss_is_of_velocities_from_noise_to_what_is_missed_and_for_one_in_eight_of_the_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    stage, scale = ResidualStage(simulator()), torch.full((8,), 0.25)
+    given = replace(window(256, targets=2), tokens=torch.randn(256, 3, 4, 8))
+    monkeypatch.setattr(stage.flow, "scale_of", lambda _: scale)
+    monkeypatch.setattr(stage.flow, "sample", lambda *_: torch.zeros(256, 4, 8))
+    seen: list[tuple[torch.Tensor, ...]] = []
+    stage.flow.register_forward_hook(lambda _, args, answer: seen.append((*args[:3], answer)))
+    loss, errors = stage.loss(given)["flow"].detach(), list[torch.Tensor]()
+    for step, (noisy, time, z, velocity) in enumerate(seen, start=1):
+        still, at = time == 0, time.reshape(-1, 1, 1)
+        assert still.float().mean().item() == pytest.approx(1 / 8, abs=0.07)
+        assert not noisy[still].any(), "the mean begins at no noise"
+        wanted = (given.tokens[:, step] - z) / scale
+        errors.append((velocity - wanted + (noisy - at * wanted) / (1 - at)).square().mean() / 2)
+    assert len(errors) == 2
+    assert float(loss) == pytest.approx(float(torch.stack(errors).detach().mean()), rel=1e-3)
+
+
+def test_sizes_are_measured_number_by_number_on_all_windows_unless_they_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, told = ResidualStage(simulator()), list[tuple[str, torch.Tensor, torch.Tensor]]()
+    sizes = 1.0 + torch.arange(8)
+    z, last = torch.full((2, 4, 8), 5.0), torch.full((2, 4, 8), 2.0)
+    monkeypatch.setattr(stage, "_steps", lambda w: [(z, last, (7.0 if len(w) > 2 else 1.0) * sizes.expand(2, 4, 8), 0)])
+    monkeypatch.setattr(stage.flow, "fit_scales", lambda *args: told.append(args))
+    stage.fit(window(2), window(3), inherited=["advection1d"])
+    assert told == []
+    stage.fit(window(2), window(3), inherited=["burgers1d"])
+    ((name, missed, changed),) = told
+    assert name == "advection1d"
+    assert torch.allclose(missed, 5 * sizes), "the root of the mean of 1 and 49"
+    assert changed.tolist() == [3.0] * 8
+    with pytest.raises(ConfigError, match="advection1d: what is missed in a step is not finite; train the operator"):
+        ResidualStage._sizes("advection1d", [z * torch.nan], [z])
+
+
+def test_a_step_is_from_the_last_frames_that_the_operator_looks_back_on_and_takes_its_own_time() -> None:
+    stage, given = ResidualStage(simulator()), window(2, targets=2)
+    longer = replace(given, context=torch.cat((torch.randn(2, 2, 16, 1), given.context), 1))
+    uneven = replace(longer, dt=torch.tensor([[0.1, 0.3]] * 2))
+    for (z, last, missed, _), other in zip(stage._steps(given), stage._steps(longer), strict=True):
+        for tensor, same in zip((z, last, missed), other, strict=False):
+            assert torch.allclose(tensor, same, atol=1e-6)
+    assert [condition.dt[0].item() for *_, condition in stage._steps(uneven)] == pytest.approx([0.1, 0.3])
+
+
+def test_the_crps_counts_in_deviations_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, given = ResidualStage(simulator()), window(3, targets=2)
+    stage.codec.fit_statistics(given.task, torch.zeros(1), torch.full((1,), 2.0))
+    members = (given.targets + 0.5).expand(4, *given.targets.shape)
+    monkeypatch.setattr("ups.models.ensembles.members_of", lambda *_, **__: members)
+    assert stage.evaluate(given)["advection1d CRPS"].tolist() == pytest.approx([0.25] * 3)
+
+
 def test_while_it_learns_it_is_judged_by_the_crps_of_whole_rollouts(trained: Simulator) -> None:
     (name, errors), *_ = ResidualStage(trained).evaluate(window(4, targets=2)).items()
     assert name == "advection1d CRPS"

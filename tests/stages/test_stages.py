@@ -150,6 +150,97 @@ def test_a_task_is_measured_on_all_of_its_grids_in_whatever_order_they_come() ->
         assert together == pytest.approx((len(steep[16]) * one + 3 * other) / (len(steep[16]) + 3), rel=1e-4)
 
 
+def test_a_drift_is_that_of_the_grid_which_most_samples_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, samples = TASKS["burgers1d"], list[int]()
+    stage = OperatorStage(simulator(task))
+    monkeypatch.setattr(stage.operator, "fit_drift", lambda z, *_: samples.append(len(z)))
+    few, many = window(task, 16, targets=1, batch=2), window(task, 32, targets=1, batch=5)
+    stage.fit(few, many)
+    stage.fit(many, few)
+    assert samples == [5, 5]
+
+
+def test_what_an_operator_has_learnt_before_keeps_its_scale_and_only_the_loss_is_measured_anew() -> None:
+    task = TASKS["burgers1d"]
+    stage = OperatorStage(simulator(task))
+    scale = stage.operator.scale.clone()
+    stage.fit(window(task), inherited=[task.name])
+    assert torch.equal(stage.operator.scale, scale)
+    assert set(stage.changes) == {task.name}
+    stage.fit(sample := window(task), inherited=["kdv1d"])
+    tokens = stage._encoded(torch.cat((sample.context, sample.targets), 1), sample)
+    assert float(stage.operator.scale.mean()) == pytest.approx(float(tokens.diff(dim=1).square().mean().sqrt()))
+
+
+def test_a_step_that_changes_nothing_has_a_finite_loss_and_one_that_cannot_be_measured_is_refused() -> None:
+    task = TASKS["burgers1d"]
+    stage, sample = OperatorStage(simulator(task)), window(task)
+    still = dataclasses.replace(sample, targets=sample.context.expand(-1, 2, -1, -1))
+    stage.fit(still)
+    assert all(value.isfinite() for value in stage.loss(still).values())
+    for wrong in (sample.targets[:, :0], sample.targets * torch.nan):
+        with pytest.raises(ConfigError, match="burgers1d: a step cannot be measured on windows without targets or fin"):
+            stage.fit(dataclasses.replace(sample, targets=wrong))
+
+
+@pytest.mark.parametrize("term", ["latent", "increment", "spectral"])
+def test_the_loss_of_several_steps_is_the_mean_of_theirs(term: str) -> None:
+    task = TASKS["burgers1d"]
+    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
+    stage, sample = OperatorStage(fresh, only(term)), window(task)
+    stage.fit(sample)
+    first, second, both = (
+        float(stage.loss(dataclasses.replace(sample, targets=targets))[term].detach())
+        for targets in (sample.targets[:, :1], sample.targets[:, 1:], sample.targets)
+    )
+    assert both == pytest.approx((first + second) / 2, rel=1e-4), "an operator that starts as no change foretells none"
+    assert first != pytest.approx(second, rel=1e-2)
+
+
+def test_a_step_that_is_trained_through_begins_at_what_was_predicted_and_not_at_the_truth() -> None:
+    task, seen = TASKS["burgers1d"], list[torch.Tensor]()
+    stage = OperatorStage(simulator(task))
+    stage.operator.register_forward_hook(lambda _, args, answer: seen.extend((args[0], answer)))
+    stage.loss(window(task, targets=2))
+    assert torch.equal(seen[2][:, -1], seen[1])
+    assert not torch.equal(seen[2], seen[0])
+
+
+def test_more_frames_than_are_looked_back_on_change_nothing_unless_they_are_encoded_already() -> None:
+    task = TASKS["burgers1d"]
+    stage, sample = OperatorStage(simulator(task)), window(task)
+    longer = dataclasses.replace(sample, context=torch.cat((2 * sample.context, sample.context), 1))
+    torch.testing.assert_close(stage.loss(longer), stage.loss(sample))
+    tokens = torch.zeros(3, 4, 4, 16)
+    with pytest.raises(ConfigError, match="have 2 frames of context and the operator takes 1"):
+        stage.loss(dataclasses.replace(longer, tokens=tokens))
+    bare = dataclasses.replace(sample, context=sample.context[..., :0], targets=sample.targets[..., :0])
+    with pytest.raises(ConfigError, match="the losses increment compare fields, and these windows hold tokens alone"):
+        stage.loss(dataclasses.replace(bare, tokens=tokens[:, 1:]))
+
+
+def test_the_operator_sees_tokens_where_its_loss_is_content_with_them_and_frames_where_they_are_turned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = TASKS["darcy2d"]
+    sim, sample = simulator(task), window(task, targets=1)
+    configs = [only("latent"), only("increment"), OperatorStageConfig(symmetries=True)]
+    assert [OperatorStage(sim, config).sees for config in configs] == ["tokens", "both", "frames"]
+    other = dataclasses.replace(sample, targets=2 * sample.targets)
+    monkeypatch.setattr("ups.stages.operator.turned", lambda given, how: other if how else given)
+    turned, plain = OperatorStage(sim, configs[2]), OperatorStage(sim)
+    assert turned.loss(sample) == plain.loss(other) != plain.loss(sample)
+
+
+def test_what_one_of_several_tasks_has_may_be_asked_for_and_what_none_has_may_not() -> None:
+    still, waves, shallow = TASKS["darcy2d"], TASKS["advection1d"], TASKS["swe2d"]
+    turning, bounded = OperatorStageConfig(symmetries=True), OperatorStageConfig(loss=OperatorLoss(boundary=1.0))
+    OperatorStage.check_tasks(turning, [waves, still])
+    OperatorStage.check_tasks(bounded, [waves, shallow])
+    with pytest.raises(ConfigError, match="for equations that know no direction, and of advection1d no such is known"):
+        OperatorStage.check_tasks(turning, [waves])
+
+
 def test_a_power_lets_hard_samples_outweigh_easy_ones_less() -> None:
     """Of one sample the loss is the square error to that power; of several the mean of them."""
     task, losses = TASKS["advection1d"], {}
@@ -203,6 +294,7 @@ def test_scores_are_the_worst_task_of_the_codec_and_the_geometric_mean_of_the_op
     sim = simulator(TASKS["burgers1d"])
     assert CodecStage(sim).score({"a": 0.1, "b": 0.4}) == 0.4
     assert OperatorStage(sim).score({"a": 0.1, "b": 0.4}) == pytest.approx(0.2)
+    assert OperatorStage(sim).score({"a": 0.0, "b": 1.0}) == pytest.approx(1e-6), "none is too small to count"
 
 
 def test_a_rollout_that_is_lost_counts_as_a_large_error_and_not_as_none() -> None:

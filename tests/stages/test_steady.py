@@ -117,6 +117,50 @@ def test_the_mean_and_the_spread_are_learnt(trained: Simulator) -> None:
     assert float(drawn.std()) == pytest.approx(Noisy.SPREAD, rel=0.3)
 
 
+def test_the_loss_is_the_error_of_the_mean_over_its_usual_one_or_for_some_that_of_a_velocity() -> None:
+    made, given = simulator(), Window.join([Noisy().batch(step) for step in range(8)])
+    given = replace(given, tokens=given.tokens + torch.tensor([0.4, 0.0]).reshape(1, 2, 1, 1, 1))
+    stage = SteadyStage(made, SteadyStage.Config.model_validate({"symmetries": False}))
+    stage.fit(given)
+    scale, truth = stage.flow.scale_of("darcy2d"), given.tokens[:, 1]
+    seen: list[torch.Tensor] = []
+    stage.flow.register_forward_hook(lambda _, args, answer: seen.extend((*args[:3], answer)))
+    loss = float(stage.loss(given)["steady"].detach())
+    noisy, time, z, velocity = seen
+    at, wanted, still = time.reshape(-1, 1, 1, 1), (truth - z) / scale, time == 0
+    assert still.float().mean().item() == pytest.approx(0.75, abs=0.1)
+    assert not noisy[still].any()
+    drawn = (velocity - wanted + (noisy - at * wanted) / (1 - at)).square().flatten(1).mean(1) / 2
+
+    def relative(gap: torch.Tensor) -> torch.Tensor:
+        return (gap.square().flatten(1).mean(1) / truth.square().flatten(1).mean(1)).sqrt()
+
+    mean = relative(scale * (velocity - wanted)) / relative(truth - z).mean()
+    assert loss == pytest.approx(float(torch.where(still, mean, drawn).detach().mean()), rel=1e-3)
+
+
+def test_an_operator_that_misses_nothing_leaves_a_finite_loss_to_learn_from() -> None:
+    stage = SteadyStage(simulator(), SteadyStage.Config.model_validate({"symmetries": False}))
+    exact = replace(window(32), tokens=torch.ones(32, 2, 2, 2, 8))
+    stage.fit(exact)
+    assert stage.errors["darcy2d"] == 1e-9
+    assert bool(stage.loss(exact)["steady"].isfinite())
+
+
+def test_samples_are_turned_unless_that_is_left_out_and_judged_by_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, turns, other = window(2), list[object](), replace(window(2), targets=torch.zeros(2, 1, 8, 8, 1))
+    monkeypatch.setattr("ups.stages.steady.turned", lambda _, how: turns.append(how) or other)
+    for how, sees in ((True, "frames"), ("exchange", "frames"), (False, "tokens")):
+        stage = SteadyStage(simulator(), SteadyStage.Config.model_validate({"symmetries": how}))
+        assert stage.sees == sees
+        torch.manual_seed(0)
+        loss = stage.loss(plain)["steady"]
+        torch.manual_seed(0)
+        assert torch.equal(loss, stage.loss(other)["steady"]), "of what was turned"
+    assert turns == [True, True, "exchange", "exchange", False, False]
+    assert set(stage.evaluate(plain)) == {"darcy2d nRMSE"}
+
+
 def test_draws_are_those_of_their_seed_and_of_steady_tasks_alone(trained: Simulator) -> None:
     a = window(2).inputs.numpy()
     draws = trained.solve(a, task="darcy2d", ensemble=3, seed=7)

@@ -59,7 +59,6 @@ class Places:
         self.draws = np.arange(len(part)) if draws is None else draws
         most = np.ones_like(part.lengths) if part.task.steady else part.lengths - context - targets + 1
         starts = np.maximum(most, 0)[self.draws]
-        self.short = int((most < 1).sum())
         self.ends = np.cumsum(starts)
         # One number where all samples have as many windows, which is nearly always: no search is needed then.
         self.each = int(starts[0]) if len(starts) and (starts == starts[0]).all() else None
