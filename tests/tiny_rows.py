@@ -8,6 +8,7 @@ import pytest
 
 from ups.bench.accuracy import Way
 from ups.bench.ledger import Entry, sealed
+from ups.bench.rows import Row
 from ups.eval.report import Report
 from ups.pages import Page
 from ups.run.config import RunConfig
@@ -69,3 +70,8 @@ FACTS = {
 
 def entry(**changes: object) -> Entry:
     return sealed({**FACTS, **changes})
+
+
+def alone(row: Row) -> tuple[dict[str, Row], str]:
+    """A row as the only one there is, and its name."""
+    return {row.name: row}, row.name

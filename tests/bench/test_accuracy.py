@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tiny_rows import TINY, in_this_process, never
+from tiny_rows import TINY, alone, in_this_process, never
 from ups.bench import accuracy, ledger
 from ups.bench.accuracy import Request, Way, bench_accuracy
 from ups.bench.beyond import OVER_GRID
@@ -274,7 +274,7 @@ def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> Non
         assert words.endswith("WORSE than before.")
     file, out = measured.request.ledger, measured.request.out
     with pytest.raises(ConfigError, match="holds no short version of tiny/first; measure one with"):
-        bench_verify(measured.row, Budget(short=True), file, out, str, never)
+        bench_verify(*alone(measured.row), Budget(short=True), file, out, str, never)
     assert other.kind == "full"
 
 
@@ -284,7 +284,14 @@ def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: 
     request = dataclasses.replace(measured.request, budget=short, seeds=1, out=tmp_path, ledger=tmp_path / "l.json")
     assert bench_accuracy(request, str, in_this_process) == Ending.SUCCESS
     said: list[str] = []
-    asked = (measured.row, Budget(short=True), request.ledger, tmp_path, said.append)
+    asked = (
+        {measured.row.name: measured.row},
+        measured.row.name,
+        Budget(short=True),
+        request.ledger,
+        tmp_path,
+        said.append,
+    )
     assert bench_verify(*asked, in_this_process) == 0
     assert "an earlier run had" in said[-1]
     again = dataclasses.replace(request, overwrite=True)
@@ -293,7 +300,14 @@ def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: 
     assert (entry.run != other.run, entry.config == other.config) == (True, True), "it was measured again"
     worse = entry.model_copy(update={"numbers": tuple(s.model_copy(update={"high": 0.0}) for s in entry.numbers)})
     (tmp_path / "worse.json").write_text(ledger.text_of([ledger.sealed(worse.model_dump())]))
-    asked = (measured.row, Budget(short=True), tmp_path / "worse.json", tmp_path, said.append)
+    asked = (
+        {measured.row.name: measured.row},
+        measured.row.name,
+        Budget(short=True),
+        tmp_path / "worse.json",
+        tmp_path,
+        said.append,
+    )
     assert bench_verify(*asked, in_this_process) == 1
     assert bench_verify(*asked, lambda *_: Ending.OOM) == 3
 

@@ -78,7 +78,7 @@ def test_a_measured_row_is_in_the_readme_and_the_table_with_its_command(copy: Pa
     line = next(li for li in (copy / DOCUMENTS[1]).read_text().splitlines() if li.startswith("| `darcy2d/beta1`"))
     assert "| 2.77e-02 | 0.54 |" in line, "of the re-tuned FNO's error"
     assert "`ups bench accuracy darcy2d/beta1 --minutes 2 --steps 10 --seeds 2`" in line
-    assert "| 1.50e-02 (9.00e-03 – 2.20e-02, 2 seeds) | – | 2.77e-02 |" in line, "two seeds say little of a third"
+    assert "| 1.50e-02 (9.00e-03 – 2.20e-02, 2 seeds) | – | 2.77e-02 |" in line, "further apart than in other rows"
     append(copy / LEDGER, [measured(row, 4e-2, seed=2, started="2099-01-03")])
     line = next(li for li in tables_of(copy)["accuracy"].splitlines() if li.startswith("| `darcy2d/beta1`"))
     reach = 4.3027 * math.log(2) * math.sqrt(4 / 3)  # Student's t of two degrees of freedom; each seed twice the last

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tiny_rows import FACTS, entry
+from tiny_rows import FACTS, alone, entry
 from ups.bench import verify
 from ups.bench.ledger import Entry, text_of
 from ups.bench.rows import ROWS, Budget, Row, rows_in
-from ups.bench.seeds import further_seed
+from ups.bench.seeds import Spread, common_spread, further_seed
 from ups.bench.verify import bench_verify, comparable, compared, digests_of
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
@@ -53,7 +53,14 @@ def test_a_worse_row_does_not_pass_because_a_hasty_one_was_worse_too(
 
         said: list[str] = []
         monkeypatch.setattr(verify, "entry_of", entry_of)
-        asked = (row, Budget(device="cpu", short=True), tmp_path / "ledger.json", tmp_path / "runs", said.append)
+        asked = (
+            {row.name: row},
+            row.name,
+            Budget(device="cpu", short=True),
+            tmp_path / "ledger.json",
+            tmp_path / "runs",
+            said.append,
+        )
         return bench_verify(*asked, lambda *_: Ending.SUCCESS), said[-1]
 
     assert verified(1.15) == (
@@ -68,13 +75,13 @@ def test_three_seeds_say_how_far_a_further_one_may_lie() -> None:
     """Student's t of two degrees of freedom has 4.3027 at 97.5 %, of three 3.1824 (any table of it)."""
     values = {seed: math.exp(seed) for seed in range(3)}
     reach = 4.3027 * math.sqrt(4 / 3)
-    assert further_seed(values) == pytest.approx((math.exp(1 - reach), math.exp(1 + reach)), rel=1e-3)
+    assert further_seed(values.values()) == pytest.approx((math.exp(1 - reach), math.exp(1 + reach)), rel=1e-3)
     reach = 3.1824 * math.sqrt(5 / 3) * math.sqrt(5 / 4)
-    assert further_seed({**values, 3: math.exp(3)}) == pytest.approx(
+    assert further_seed([*values.values(), math.exp(3)]) == pytest.approx(
         (math.exp(1.5 - reach), math.exp(1.5 + reach)), rel=1e-3
     )
-    assert further_seed({0: 1.0, 1: 2.0}) is None, "two say too little"
-    assert further_seed({0: 1.0, 1: 2.0, 2: math.inf}) is None
+    assert further_seed([1.0, 2.0]) is None, "two say too little"
+    assert further_seed([1.0, 2.0, math.inf]) is None
     seeds = [short(value, seed=seed) for seed, value in values.items()]
     passed, words = compared(short(16.0), seeds)
     assert passed
@@ -88,6 +95,33 @@ def test_three_seeds_say_how_far_a_further_one_may_lie() -> None:
     assert not compared(short(math.nan), seeds)[0]
     close = [short(value, seed=seed) for seed, value in enumerate((1.0, 1.001, 0.999))]
     assert compared(short(1.09), close)[1].endswith("had 0.8991 – 1.101: as before."), "as wide as the intervals"
+
+
+def test_rows_of_few_seeds_have_the_spread_of_the_others_and_a_row_that_differs_by_more_has_none() -> None:
+    """Student's t of ten degrees of freedom has 2.2281 at 97.5 %. The first rows have a variance of 0.01 each."""
+    rows = [[math.exp(level), math.exp(level + 0.1), math.exp(level - 0.1)] for level in range(5)]
+    common = common_spread([*rows, [], [3.0], [1.0, math.inf]])
+    assert common == (pytest.approx(0.1), 10)
+    assert common_spread([*rows, [1.0, 2.0, 4.0]]) == common, "seven times as far apart"
+    assert common_spread([[1.0, 2.0, 4.0], *rows]) == common, "in any order"
+    assert common_spread(rows[:4]) is None, "eight degrees of freedom say too little"
+    reach = 2.2281 * 0.1 * math.sqrt(2)
+    assert further_seed([2.0], common) == pytest.approx((2 * math.exp(-reach), 2 * math.exp(reach)), rel=1e-4)
+    reach = 2.2281 * 0.1 * math.sqrt(3 / 2)
+    assert further_seed([1.0, math.e**0.2], common) == pytest.approx(
+        (math.exp(0.1 - reach), math.exp(0.1 + reach)), rel=1e-4
+    )
+    assert further_seed([1.0, 2.0], common) is None, "a row of its own kind"
+    assert further_seed([], common) is None
+    assert further_seed(rows[0], Spread(9.0, 10)) == further_seed(rows[0]), "three seeds speak for themselves"
+    last = [short(1.0)]
+    assert compared(short(1.3), last, common) == (
+        True,
+        "tiny/first: nRMSE 1.3 in its short version; an earlier run had 0.9 – 1.1: as before, by the spread of the "
+        "seeds of other rows, which reaches 1.37.",
+    )
+    assert not compared(short(1.4), last, common)[0]
+    assert not compared(short(1.3), last)[0]
 
 
 def test_a_whole_row_is_run_again_for_the_steps_that_its_table_names(
@@ -114,7 +148,8 @@ def test_a_whole_row_is_run_again_for_the_steps_that_its_table_names(
         return Ending.SUCCESS
 
     def verified(file: str) -> int:
-        return bench_verify(row, Budget(seed=7, device="cpu"), tmp_path / file, tmp_path / "runs", said.append, carry)
+        place, out = tmp_path / file, tmp_path / "runs"
+        return bench_verify(*alone(row), Budget(seed=7, device="cpu"), place, out, said.append, carry)
 
     assert verified("ledger.json") == 0
     assert said[-1] == f"{row.name}: nRMSE 1.3 after 10 steps; 2 earlier runs had 0.9 – 1.32: as before."
@@ -170,7 +205,7 @@ def test_a_short_version_is_run_anew_without_baselines_and_its_data_are_not_kept
 
     def verified(device: str) -> int:
         budget = Budget(device=device, short=True, baselines=("linear",))
-        return bench_verify(row, budget, tmp_path / "ledger.json", tmp_path / "runs", said.append, carry)
+        return bench_verify(*alone(row), budget, tmp_path / "ledger.json", tmp_path / "runs", said.append, carry)
 
     assert verified("cpu") == 3
     assert said[-1] == f"{row.name}: its short version did not come to its end (CRASH), so nothing is known of it."

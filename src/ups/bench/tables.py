@@ -11,7 +11,7 @@ from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
 from ups.bench.cells import circumstances, command_of, commits, markdown, older, score_cell, shown
 from ups.bench.rows import PUBLISHED, ROWS, Published, Row, beyond, rows_in
-from ups.bench.seeds import further_seed, pairs_held
+from ups.bench.seeds import Spread, further_seed, pairs_expected, pairs_held, spread_of
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
 from ups.types import DataError, counted
@@ -92,7 +92,7 @@ def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
 def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
     """Every row: ours, what a further seed would give, what is published, and the command."""
     header = ("row", "ours (interval)", "another seed", "re-tuned FNO", "ours / that", "training, steps", "command")
-    lines = []
+    lines, spread = [], spread_of(rows, entries)
     for row in rows.values():
         runs, known = shown(entries, row), row.published
         published = published_cell(known)
@@ -102,11 +102,11 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         ratio = _over(runs, known.best)
         scores = _scores(runs, "ups")
         command = command_of(row, runs, by_steps=True)
-        cells = (score_cell(scores), _another(runs), published, ratio, _cost(runs, "ups"), command)
+        cells = (score_cell(scores), _another(runs, spread), published, ratio, _cost(runs, "ups"), command)
         lines.append((f"`{row.name}`", *cells))
     notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
     notes = [f"To know before comparing: {'; '.join(notes)}."] if notes else []
-    return markdown(header, lines) + "".join(f"\n{words}\n" for words in (*notes, *_repeated(rows, entries)))
+    return markdown(header, lines) + "".join(f"\n{words}\n" for words in (*notes, *_repeated(rows, entries, spread)))
 
 
 def published_cell(known: Published) -> str:
@@ -115,19 +115,26 @@ def published_cell(known: Published) -> str:
     return words + (f" (paper {known.paper:.2e})" if known.paper is not None and known.paper == known.best else "")
 
 
-def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[str]:
-    """How often the number of one seed lies in the interval of another: what to expect of whoever runs a row again."""
+def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry], spread: Spread | None) -> list[str]:
+    """What to expect of whoever runs a row again: how often the number of one seed lies in the interval of another, and
+    how often where the spread of the other rows has it."""
     seeds = [scores for row in rows.values() if len(scores := _scores(shown(entries, row), "ups")) > 1]
     held, pairs = pairs_held(seeds)
     if not pairs:
         return []
     what = f"{counted(len(seeds), 'row')} of more than one seed, each seed against the interval of every other"
-    return [f"Run again: of {what}, {held} of {counted(pairs, 'number')} lie in it, {pairs - held} do not."]
+    words = [f"Run again: of {what}, {held} of {counted(pairs, 'number')} lie in it, {pairs - held} do not."]
+    if spread is not None:
+        held, pairs = pairs_expected([[score.value for score in scores] for scores in seeds])
+        what = f"{100 * spread.deviation:.1f} % ({spread.freedom} degrees of freedom)"
+        others = f"by that of all rows but its own, {held} of {counted(pairs, 'number')} lie where another seed says"
+        words.append(f"The spread that rows have in common from seed to seed: {what}; {others}.")
+    return words
 
 
-def _another(runs: Sequence[ledger.Entry]) -> str:
-    """Where one more seed is to be expected; of fewer seeds than say that, a dash."""
-    span = further_seed({run.seed: run.scores()[0].value for run in runs})
+def _another(runs: Sequence[ledger.Entry], spread: Spread | None) -> str:
+    """Where one more seed is to be expected; a dash where nothing says it."""
+    span = further_seed([score.value for score in _scores(runs, "ups")], spread)
     return f"{span[0]:.2e} – {span[1]:.2e}" if span is not None else "–"
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ups.bench import ledger
 from ups.bench.accuracy import Carry, carry_out, entry_of, require_gpu, require_room
 from ups.bench.cells import shown, steps_of, timed_steps
-from ups.bench.rows import Budget, Row, check_budget
-from ups.bench.seeds import further_seed
+from ups.bench.rows import Budget, Row, check_budget, chosen
+from ups.bench.seeds import LEAST, Spread, further_seed, spread_of
 from ups.eval.trajectories import OURS
 from ups.rundir import RunDir
 from ups.types import ConfigError, counted
@@ -24,10 +24,17 @@ BETTER = "better than before"
 
 
 def bench_verify(
-    row: Row, budget: Budget, file: Path, out: Path, say: Callable[[str], None], carry: Carry = carry_out
+    rows: Mapping[str, Row],
+    name: str,
+    budget: Budget,
+    file: Path,
+    out: Path,
+    say: Callable[[str], None],
+    carry: Carry = carry_out,
 ) -> int:
-    """0 where a row, or its short version where the budget is `short`, trained for the steps that it took before, is as
-    good as it was; 1 where it is worse, and 3 where it did not come to its end."""
+    """0 where one of the rows, or its short version where the budget is `short`, trained for the steps that it took
+    before, is as good as it was; 1 where it is worse, and 3 where it did not come to its end."""
+    (row,) = chosen(rows, (name,), False)
     check_budget(budget, 1)
     last, same = earlier(row, budget, file)
     require_gpu(row, budget, say)
@@ -46,7 +53,8 @@ def bench_verify(
     shutil.rmtree(place.cache("data"), ignore_errors=True)
     if digests_of(entry) != digests_of(last):
         say(f"{row.name}: its data are not those of the entry to the bit, as of another device or version.")
-    passed, words = compared(entry, same)
+    spread = None if budget.short or row.beyond else spread_of(rows, ledger.read(file))
+    passed, words = compared(entry, same, spread)
     again = f"ups bench accuracy {row.name} --short --seed {budget.seed}"
     again = again if budget.short else row.command(last.minutes, steps=timed_steps(row, last), seed=budget.seed)
     say(f"{words} `{again}` records it." if BETTER in words else words)
@@ -81,13 +89,16 @@ def comparable(entries: Sequence[ledger.Entry]) -> list[ledger.Entry]:
     return [entry for entry in same if 2 * steps_of(entry) >= max(map(steps_of, same))]
 
 
-def compared(entry: ledger.Entry, before: Sequence[ledger.Entry]) -> tuple[bool, str]:
-    """Whether a run is no worse than earlier ones, on any of its tasks, and a sentence on each."""
-    answers = [_compared(entry, before, task) for task in range(len(entry.scores()))]
+def compared(entry: ledger.Entry, before: Sequence[ledger.Entry], spread: Spread | None = None) -> tuple[bool, str]:
+    """Whether a run is no worse than earlier ones, on any of its tasks, and a sentence on each. `spread`: of seeds,
+    where the earlier ones are too few to have one."""
+    answers = [_compared(entry, before, spread, task) for task in range(len(entry.scores()))]
     return all(passed for passed, _ in answers), " ".join(words for _, words in answers)
 
 
-def _compared(entry: ledger.Entry, before: Sequence[ledger.Entry], task: int) -> tuple[bool, str]:
+def _compared(
+    entry: ledger.Entry, before: Sequence[ledger.Entry], spread: Spread | None, task: int
+) -> tuple[bool, str]:
     scores, ours = [e.scores()[task] for e in before], entry.scores()[task]
     low, high = min(score.low for score in scores), max(score.high for score in scores)
     runs = "an earlier run" if len(before) == 1 else f"{len(before)} earlier runs"
@@ -98,8 +109,10 @@ def _compared(entry: ledger.Entry, before: Sequence[ledger.Entry], task: int) ->
         return True, f"{words}: {BETTER}."
     if ours.value <= high:
         return True, f"{words}: as before."
-    span = further_seed({e.seed: score.value for e, score in zip(before, scores, strict=True)})
+    seeds = {e.seed: score.value for e, score in zip(before, scores, strict=True)}
+    span = further_seed(seeds.values(), spread)
     bound = min(span[1], MOST * high) if span is not None else -math.inf
     if ours.value <= bound:
-        return True, f"{words}: as before, by the spread of their seeds, which reaches {bound:.4g}."
+        whose = "their seeds" if len(seeds) >= LEAST else "the seeds of other rows"
+        return True, f"{words}: as before, by the spread of {whose}, which reaches {bound:.4g}."
     return False, f"{words}: WORSE than before."  # a nan is worse too

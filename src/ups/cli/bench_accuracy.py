@@ -112,8 +112,8 @@ def bench_verify(
     the ledger.
 
     Code 0 where its error is in the interval of earlier runs, or better. Three seeds or more say how far another may
-    lie: up to there, and to twice the interval's end at most, it is 0 too. 1 where the error is worse; 3 where the run
-    did not come to its end.
+    lie (of a whole row with fewer the seeds of all rows do): up to there, and to twice the interval's end at most, it
+    is 0 too. 1 where the error is worse; 3 where the run did not come to its end.
 
     Parameters
     ----------
@@ -134,12 +134,11 @@ def bench_verify(
     """
     with waiting("getting ready"):
         from ups.bench.ledger import LEDGER
-        from ups.bench.rows import Budget, chosen, home, known_rows
+        from ups.bench.rows import Budget, home, known_rows
         from ups.bench.verify import bench_verify as job
 
     budget = Budget(seed=seed, device=device, short=not whole)
-    (wanted,) = chosen(known_rows(rows), (row,), False)
-    return job(wanted, budget, ledger or home() / LEDGER, out, _say)
+    return job(known_rows(rows), row, budget, ledger or home() / LEDGER, out, _say)
 
 
 def bench_merge(*files: Annotated[Path, Parameter(name="FILE")], ledger: Path | None = None) -> None:
