@@ -11,7 +11,7 @@ from tiny_rows import FACTS, alone, entry
 from ups.bench import verify
 from ups.bench.ledger import Entry, text_of
 from ups.bench.rows import ROWS, Budget, Row, rows_in
-from ups.bench.seeds import Spread, common_spread, further_seed
+from ups.bench.seeds import Spread, common_spread, further_seed, pairs_expected
 from ups.bench.verify import bench_verify, comparable, compared, digests_of
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
@@ -114,6 +114,11 @@ def test_rows_of_few_seeds_have_the_spread_of_the_others_and_a_row_that_differs_
     assert further_seed([1.0, 2.0], common) is None, "a row of its own kind"
     assert further_seed([], common) is None
     assert further_seed(rows[0], Spread(9.0, 10)) == further_seed(rows[0]), "three seeds speak for themselves"
+    assert pairs_expected(rows) == (0, 0), "four rows say too little of a fifth"
+    six = [*rows, rows[0]]
+    assert pairs_expected(six) == (36, 36)
+    assert pairs_expected([*six, [1.0, 1.7]]) == (36, 38), "0.53 apart: allowed, but beyond what is expected"
+    assert pairs_expected([*six, [1.0, 2.0]]) == (36, 36), "0.69: not allowed"
     last = [short(1.0)]
     assert compared(short(1.3), last, common) == (
         True,
