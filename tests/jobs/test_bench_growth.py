@@ -13,8 +13,9 @@ from ups.bench.growth import AXES, Axis, Measured, settings_of
 from ups.cli import main
 from ups.engine.memory import training_work
 from ups.jobs.timing import Timed
-from ups.run.check import new_simulator, outlines
+from ups.run.check import new_simulator
 from ups.run.config import run_config
+from ups.run.outlines import outlines
 from ups.stages import OperatorStage
 
 

@@ -34,10 +34,11 @@ from ups.jobs import forecast as module
 from ups.jobs.estimate import WORKSPACES, Costs, StageCost, costs
 from ups.jobs.forecast import forecast, free_memory
 from ups.jobs.timing import Invented, ceilings
-from ups.run.check import Outline, new_simulator, outlines
+from ups.run.check import new_simulator
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
+from ups.run.outlines import Outline, outlines
 from ups.stages import STAGES
 from ups.tensors import Window
 from ups.types import ConfigError, UpsError, data_size, duration, short_number

@@ -266,6 +266,19 @@ def test_finer_grids_are_judged_of_every_entry_of_a_task(tmp_path: Path) -> None
         assert {e.part.shape for e in found if not isinstance(e, str)} == {(32,), (64,)}
 
 
+def test_finer_grids_that_nothing_can_give_are_refused_before_training(tmp_path: Path) -> None:
+    file = npz(tmp_path / "waves.npz", np.linspace(0.5, 1.0, 8), cells=32)
+    picked = {"w": {"file": str(file), "task": WAVES, "reduce": {"space": 2}}}
+    check(config(tmp_path, picked, evaluation__zero_shot=[2]))
+    said = (
+        "asks for 4 times as many cells along each axis, but no file of wavelets has so many, and there is no built-in"
+    )
+    with pytest.raises(ConfigError, match=said):
+        check(config(tmp_path, picked, evaluation__zero_shot=[2, 4]))
+    solved = {"b": {"task": "burgers1d", "samples": 8, "resolution": 32}}
+    check(config(tmp_path, {**picked, **solved}, evaluation__zero_shot=[2, 4]))
+
+
 def test_a_request_to_stop_while_trajectories_are_made_for_judging_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

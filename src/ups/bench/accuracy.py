@@ -23,11 +23,12 @@ from ups.eval.trajectories import OURS
 from ups.later import torch
 from ups.physics import EQUATIONS
 from ups.provenance import code
-from ups.run.check import check, outlines
+from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import open_sets
 from ups.run.generate import name_of
 from ups.run.journal import Span
+from ups.run.outlines import outlines
 from ups.run.params import files_of
 from ups.run.phases import STARTED
 from ups.run.supervised import supervise

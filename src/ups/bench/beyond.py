@@ -11,9 +11,9 @@ from ups.eval import trajectories
 from ups.eval.intervals import Number, quantiles, ratio, ratio_of_means, resampled_means
 from ups.eval.results import Record
 from ups.eval.trajectories import PerTrajectory
-from ups.run.check import outlines
 from ups.run.config import RunConfig
 from ups.run.exams import cells_of, named
+from ups.run.outlines import outlines
 from ups.run.params import files_of
 from ups.rundir import RunDir
 from ups.types import Array

@@ -16,8 +16,9 @@ from ups.config import load
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
-from ups.run.check import Outline, new_simulator, outlines
+from ups.run.check import new_simulator
 from ups.run.config import RunConfig, run_config
+from ups.run.outlines import Outline, outlines
 from ups.stages import OperatorStage
 from ups.tensors import Window
 

@@ -49,3 +49,11 @@ class Reduction:
         shift = [(self.space - 1) / 2 * width for width in domain.spacing]
         bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(domain.bounds, shift, strict=True))
         return Domain(coordinates, domain.periodic, bounds)
+
+
+def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:
+    """Every how many cells of `shape` make a grid of `cells`; None if no whole number does, the same on all axes."""
+    if len(shape) != len(cells) or any(c < 1 or n % c for n, c in zip(shape, cells, strict=True)):
+        return None
+    steps = {n // c for n, c in zip(shape, cells, strict=True)}
+    return steps.pop() if len(steps) == 1 else None

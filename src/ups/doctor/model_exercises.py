@@ -21,9 +21,10 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.ranks.parallelize import Parallel, parallelize
 from ups.engine.train import TrainConfig
 from ups.engine.units import map_tensors, units_of
-from ups.run.check import Outline, new_simulator, outlines
+from ups.run.check import new_simulator
 from ups.run.config import RunConfig
 from ups.run.data_config import DataConfig
+from ups.run.outlines import Outline, outlines
 from ups.tensors import Window
 from ups.types import DataError
 

@@ -23,8 +23,9 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.ranks.drift import digests
 from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
-from ups.run.check import Outline, new_simulator, outlines
+from ups.run.check import new_simulator
 from ups.run.config import run_config
+from ups.run.outlines import Outline, outlines
 from ups.supervise.network import listeners
 from ups.tensors import Window
 

@@ -24,8 +24,9 @@ from ups.engine.memory import (
 )
 from ups.eval.rollout import protocol
 from ups.models import Simulator
-from ups.run.check import Outline, check, new_simulator, shares_of
+from ups.run.check import check, new_simulator
 from ups.run.config import RunConfig
+from ups.run.outlines import Outline, shares_of
 from ups.tensors import Window
 
 KEPT = 2  # checkpoints of a stage on disk; a third while it is written

@@ -12,7 +12,7 @@ from pathlib import Path
 from ups.config import load as load_config
 from ups.data import Source
 from ups.data.duplicates import ends_of, pieces
-from ups.data.reduction import Reduction
+from ups.data.reduction import Reduction, thinning
 from ups.data.splits import PARTS
 from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition
@@ -27,7 +27,7 @@ from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
-from ups.run.exams import Exam, Maker, by_length, cells_of, outside_of, thinning
+from ups.run.exams import Exam, Maker, by_length, cells_of, outside_of
 from ups.run.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator

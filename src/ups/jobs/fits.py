@@ -12,9 +12,10 @@ from ups.engine.memory import batches_memory, captures, held_memory
 from ups.engine.ranks.dist import device_of
 from ups.jobs.estimate import KEPT, costs
 from ups.jobs.forecast import free_memory
-from ups.run.check import Outline, new_simulator, outlines, shares_of
+from ups.run.check import new_simulator
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet
+from ups.run.outlines import Outline, outlines, shares_of
 from ups.rundir import RunDir
 from ups.types import ConfigError, data_size
 from ups.verdict import StorageError

@@ -21,9 +21,9 @@ from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.making import making_seconds
 from ups.jobs.scaling import Scaling, scaling
 from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
-from ups.run.check import outlines
 from ups.run.config import RunConfig
 from ups.run.load import part_kinds
+from ups.run.outlines import outlines
 from ups.types import ConfigError, data_size, duration, short_number
 
 PATIENCE = 15.0  # seconds a trial may take unasked

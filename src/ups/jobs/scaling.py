@@ -12,8 +12,9 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.units import units_of
 from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.timing import Ceilings, timed_stage
-from ups.run.check import new_simulator, outlines
+from ups.run.check import new_simulator
 from ups.run.config import RunConfig
+from ups.run.outlines import outlines
 from ups.types import data_size, duration
 
 VOTE = 2e-4  # seconds of a vote of two processes of one machine, seen on several

@@ -17,8 +17,9 @@ from ups.engine.memory import Work, captures
 from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Stage
 from ups.engine.train import Progress, TrainConfig
-from ups.run.check import Outline, new_simulator, outlines, shares_of
+from ups.run.check import new_simulator
 from ups.run.config import RunConfig
+from ups.run.outlines import Outline, outlines, shares_of
 from ups.tensors import Window
 
 INTERVALS = 3  # timed ones, after those that warm up

@@ -13,6 +13,7 @@ import torch
 
 from ups.config import fingerprint, load
 from ups.data import open_source, renamed
+from ups.data.reduction import thinning
 from ups.data.trajectories import Trajectories, alike
 from ups.models import Simulator
 from ups.models.questions import reach
@@ -271,14 +272,6 @@ class Maker:
 def shares(count: int, of: int) -> list[int]:
     """A number divided as evenly as can be, and no share 0."""
     return [max(1, (count + i) // of) for i in reversed(range(of))]
-
-
-def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:
-    """Every how many cells of `shape` make a grid of `cells`; None if no whole number does, the same on all axes."""
-    if len(shape) != len(cells) or any(c < 1 or n % c for n, c in zip(shape, cells, strict=True)):
-        return None
-    steps = {n // c for n, c in zip(shape, cells, strict=True)}
-    return steps.pop() if len(steps) == 1 else None
 
 
 def cells_of(cells: Sequence[int]) -> str:
