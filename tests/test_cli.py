@@ -198,7 +198,7 @@ def test_what_the_machine_does_not_give_is_one_sentence(
     def job(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("ups.jobs.predict.rollout", job)
+    monkeypatch.setattr("ups.jobs.rollout.rollout", job)
     ended, _, told = ups("rollout", "run", "--input", "file", "--steps", "2", "--out", "out.h5")
     assert (ended, len(told.splitlines())) == (code, 1)
     assert words in told
@@ -208,6 +208,6 @@ def test_a_bug_is_not_called_a_want_of_anything(monkeypatch: pytest.MonkeyPatch)
     def job(*_: object, **__: object) -> None:
         raise RuntimeError("shapes do not fit")
 
-    monkeypatch.setattr("ups.jobs.predict.rollout", job)
+    monkeypatch.setattr("ups.jobs.rollout.rollout", job)
     with pytest.raises(RuntimeError, match="shapes"):
         main(["rollout", "run", "--input", "file", "--steps", "2", "--out", "out.h5"])

@@ -19,11 +19,11 @@ FILES = sorted(SOURCE.rglob("*.py"))
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
     | {"definition", "streams", "tracking", "verdict"}
-    | {"sweep", "memory", "bundle", "submit", "fetch"},
+    | {"sweep", "run_folders", "bundle", "submit", "fetch"},
     "bundle": {"types"},
     "submit": {"sweep", "run", "tracking", "supervise", "wire", "config", "verdict", "types"},
-    "sweep": {"memory", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
-    "memory": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
+    "sweep": {"run_folders", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
+    "run_folders": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
     "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "types"},
     "screen": {"run", "engine", "progress"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},

@@ -10,7 +10,7 @@ import pytest
 
 from ups import screen
 from ups.engine.train import Progress as TrainingProgress
-from ups.run.generate import Progress
+from ups.run.data.generate import Progress
 from ups.screen import Saying, following, training_line, waiting
 
 

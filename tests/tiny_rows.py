@@ -12,7 +12,7 @@ from ups.bench.rows import Row
 from ups.eval.report import Report
 from ups.pages import Page
 from ups.run.config import RunConfig
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
 from ups.run.run import finish_alone
 from ups.verdict import Ending
 

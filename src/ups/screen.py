@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ups.engine.train import Progress as TrainingProgress
     from ups.progress import Progress, Report
-    from ups.run.datasets import Watch
+    from ups.run.data.datasets import Watch
 
 # Seconds between two lines of progress where there is no terminal, and before the first word on a wait.
 EVERY, AT_FIRST = 10.0, 0.5

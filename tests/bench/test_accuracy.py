@@ -21,7 +21,7 @@ from ups.config import load
 from ups.data import open_source
 from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
-from ups.run.generate import generate
+from ups.run.data.generate import generate
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending

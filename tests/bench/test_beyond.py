@@ -17,7 +17,7 @@ from ups.config import load
 from ups.data.splits import make_split
 from ups.eval.trajectories import PerTrajectory
 from ups.run.config import RunConfig, run_config
-from ups.run.outlines import outlines
+from ups.run.data.outlines import outlines
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending

@@ -13,7 +13,7 @@ from ups.bench.accuracy import entry_of
 from ups.bench.rows import DEFAULTS, PUBLISHED, ROWS, Budget, Row, check_budget, chosen, defaults, rows_in
 from ups.config import fingerprint, load, unnamed
 from ups.run.config import run_config
-from ups.run.outlines import Outline, outlines
+from ups.run.data.outlines import Outline, outlines
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending

@@ -33,7 +33,7 @@ def copy(tmp_path: Path) -> Path:
     """The documents and what they are made from, to be changed."""
     shutil.copytree(HOME / ROWS, tmp_path / ROWS)
     shutil.copytree(HOME / BEYOND, tmp_path / BEYOND)
-    for name in (*DOCUMENTS, ENGINE, GROWTH, SPEED, PUBLISHED, LEDGER, Path("configs/h200.yaml")):
+    for name in (*DOCUMENTS, ENGINE, GROWTH, SPEED, PUBLISHED, LEDGER, Path("configs/base-h200.yaml")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         if (HOME / name).exists():
             shutil.copy(HOME / name, tmp_path / name)

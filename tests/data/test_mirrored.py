@@ -22,9 +22,9 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.elliptic import SOLVED
 from ups.physics.symmetries import mirrors_of
 from ups.run.config import run_config
-from ups.run.data_config import GenerateConfig
-from ups.run.datasets import DataSet, Screen, open_sets
-from ups.run.generate import generate
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.datasets import DataSet, Screen, open_sets
+from ups.run.data.generate import generate
 from ups.types import ConfigError, Field, Param, TaskSpec
 
 SILENT = Screen.silent().following

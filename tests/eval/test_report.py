@@ -24,8 +24,8 @@ from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.eval.sections import drawn_section, learning_section, spectrum_remark
 from ups.eval.training_facts import Drawn, StageFact
 from ups.eval.trust_sections import errors_section
-from ups.memory.errors import errors_of
 from ups.physics import TASKS
+from ups.run_folders.errors import errors_of
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
 

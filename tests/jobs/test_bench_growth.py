@@ -12,10 +12,10 @@ from ups.bench import growth
 from ups.bench.growth import AXES, Axis, Measured, settings_of
 from ups.cli import main
 from ups.engine.memory import training_work
-from ups.jobs.timing import Timed
+from ups.jobs.estimate.timing import Timed
 from ups.run.check import new_simulator
 from ups.run.config import run_config
-from ups.run.outlines import outlines
+from ups.run.data.outlines import outlines
 from ups.stages import OperatorStage
 
 

@@ -29,16 +29,17 @@ from ups.engine.optim import Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
-from ups.jobs import contention, fits, making, propose
-from ups.jobs import forecast as module
-from ups.jobs.estimate import WORKSPACES, Costs, StageCost, costs
-from ups.jobs.forecast import forecast, free_memory
-from ups.jobs.timing import Invented, ceilings
+from ups.jobs.estimate import contention, fits, making
+from ups.jobs.estimate import estimate as module
+from ups.jobs.estimate.costs import WORKSPACES, Costs, StageCost, costs
+from ups.jobs.estimate.estimate import forecast, free_memory
+from ups.jobs.estimate.timing import Invented, ceilings
+from ups.jobs.recipe import proposal as propose
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig, run_config
-from ups.run.data_config import GenerateConfig
-from ups.run.generate import generate
-from ups.run.outlines import Outline, outlines
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.generate import generate
+from ups.run.data.outlines import Outline, outlines
 from ups.stages import STAGES
 from ups.tensors import Window
 from ups.types import ConfigError, UpsError, data_size, duration, short_number

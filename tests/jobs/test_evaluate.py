@@ -33,17 +33,17 @@ from ups.eval.results import Cost, read_results
 from ups.eval.rollout import evaluate, persistence, protocol
 from ups.jobs import demo
 from ups.jobs.evaluate import Question, evaluate_run
-from ups.jobs.whereabouts import directory_of, relative_paths
+from ups.jobs.relative_paths import directory_of, relative_paths
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.check import check
-from ups.run.conclusion import Finish
 from ups.run.config import RunConfig, run_config
-from ups.run.data_config import GenerateConfig
-from ups.run.datasets import Screen, joined, open_sets, opened
-from ups.run.fitting import fitting
-from ups.run.generate import generate
-from ups.run.judge import Judge, judge, predictor_of
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.datasets import Screen, joined, open_sets, opened
+from ups.run.data.fitting import fitting
+from ups.run.data.generate import generate
+from ups.run.judging.conclusion import Finish
+from ups.run.judging.judge import Judge, judge, predictor_of
 from ups.rundir import RunDir
 from ups.tensors import Window
 from ups.types import ConfigError, DataError, Field, TaskSpec, UpsError
@@ -623,7 +623,7 @@ def test_a_baseline_learns_from_all_frames_that_are_given_by_the_seed_of_the_run
         raise RuntimeError("trained")
 
     monkeypatch.setitem(BASELINES, "spy", Baseline(make, lambda: None))  # type: ignore[arg-type]
-    monkeypatch.setattr("ups.run.judge.Trainer", trainer)
+    monkeypatch.setattr("ups.run.judging.judge.Trainer", trainer)
     config = load(run_config(), made / "config.yaml", {"evaluation.given": 3, "seed": 11})
     judge = Judge(config, ups.load(made), Cost(seconds=60.0), torch.device("cpu"), SCREEN, ("spy",))
     assert judge.simulator.context < 3

@@ -19,21 +19,21 @@ from ups.data import open_source
 from ups.data.readers.memory import open_memory
 from ups.definition import Definition, definition_from, is_file_name
 from ups.engine.memory import Work
-from ups.jobs import propose as module
+from ups.jobs.estimate.timing import Ceilings
 from ups.jobs.fit import Data, _proposed, _single
-from ups.jobs.holdings import OF_FEW, Holding, held_as_they_are, holdings
 from ups.jobs.inspect import notes
-from ups.jobs.pace import FAST, FREE, SLOW, pace
-from ups.jobs.propose import propose
-from ups.jobs.seams import seamless
-from ups.jobs.timing import Ceilings
+from ups.jobs.recipe import proposal as module
+from ups.jobs.recipe.axis_ends import seamless
+from ups.jobs.recipe.data_profile import OF_FEW, Holding, held_as_they_are, holdings
+from ups.jobs.recipe.pace import FAST, FREE, SLOW, pace
+from ups.jobs.recipe.proposal import propose
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.data_config import GenerateConfig, SplitConfig
-from ups.run.datasets import open_files
-from ups.run.generate import generate
+from ups.run.data.data_config import GenerateConfig, SplitConfig
+from ups.run.data.datasets import open_files
+from ups.run.data.generate import generate
 from ups.types import ConfigError, DataError
 
 

@@ -12,11 +12,21 @@ from torch import nn
 
 from ups.cli import main
 from ups.engine.ranks.dist_config import DistConfig
-from ups.jobs import forecast as module
-from ups.jobs.estimate import costs
-from ups.jobs.forecast import forecast
-from ups.jobs.scaling import VOTE, Link, Scaled, Scaling, Talk, bytes_of_weights, counts_up_to, scaling, talk_of
-from ups.jobs.timing import Ceilings
+from ups.jobs.estimate import estimate as module
+from ups.jobs.estimate.costs import costs
+from ups.jobs.estimate.estimate import forecast
+from ups.jobs.estimate.scaling import (
+    VOTE,
+    Link,
+    Scaled,
+    Scaling,
+    Talk,
+    bytes_of_weights,
+    counts_up_to,
+    scaling,
+    talk_of,
+)
+from ups.jobs.estimate.timing import Ceilings
 from ups.run.config import RunConfig, run_config
 
 FAST = Link("fast", 1e9, 0.0)

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from ups.models import cpu_ops
 from ups.models.grids import Space, pad_axis
+from ups.models.kernels import cpu_ops
 from ups.models.layers import AxisConv, FourierMixing, _waves
 
 # Rings and walls, an axis shorter than the kernel's arm, and one as long as it.

@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models.blocks import Block, BlockShape, GlobalAttention, WindowAttention
-from ups.models.gpu_block_ops import (
+from ups.models.grids import Space
+from ups.models.kernels.gpu_block_ops import (
     activated,
     gated,
     heads_of,
@@ -22,8 +23,7 @@ from ups.models.gpu_block_ops import (
     window_attention,
     window_fits,
 )
-from ups.models.gpu_ops import axis_conv, channel_parts, field_norm, usable
-from ups.models.grids import Space
+from ups.models.kernels.gpu_ops import axis_conv, channel_parts, field_norm, usable
 from ups.models.layers import AxisConv, FourierMixing, modulated_beside
 
 GRIDS = [

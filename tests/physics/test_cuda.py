@@ -15,8 +15,8 @@ from ups.physics.finite_volume import CompiledSteps
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.transport import Burgers1D
-from ups.run.data_config import GenerateConfig
-from ups.run.generate import generate
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.generate import generate
 
 pytestmark = [
     pytest.mark.gpu,

@@ -25,10 +25,10 @@ from ups.jobs.evaluate import Question, evaluate_run
 from ups.models.calibration import EDGES, Calibration
 from ups.models.ensembles import Draws
 from ups.physics import TASKS
-from ups.run import calibrate
-from ups.run.calibrate import factors_of
 from ups.run.config import run_config
-from ups.run.datasets import DataSet, Screen
+from ups.run.data.datasets import DataSet, Screen
+from ups.run.judging import calibrate
+from ups.run.judging.calibrate import factors_of
 from ups.run.run import Run, run_alone
 from ups.rundir import RunDir
 from ups.tensors import Window

@@ -15,10 +15,10 @@ from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.data_config import GenerateConfig
-from ups.run.datasets import Screen
-from ups.run.generate import generate
-from ups.run.outlines import shares_of
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.datasets import Screen
+from ups.run.data.generate import generate
+from ups.run.data.outlines import shares_of
 from ups.run.run import Run
 from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError, UpsError

@@ -32,11 +32,11 @@ from ups.engine.train import Progress
 from ups.eval.report import Report
 from ups.files import sha256, sync
 from ups.run.config import RunConfig, run_config
-from ups.run.data_config import GenerateConfig
-from ups.run.data_identity import IdentifiedStore, Identity
-from ups.run.datasets import Screen, open_sets
-from ups.run.generate import generate
-from ups.run.known_data import KnownData
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.data_identity import IdentifiedStore, Identity
+from ups.run.data.datasets import Screen, open_sets
+from ups.run.data.generate import generate
+from ups.run.data.known_data import KnownData
 from ups.run.run import Run, run_alone
 from ups.rundir import RunDir
 from ups.types import DataError
@@ -299,7 +299,7 @@ def test_what_a_run_has_read_is_known_to_the_code_that_read_it_alone(
     begun("first", resume=True)
     assert not known.exists(), "what a run is resumed with may have been measured by other code"
     begun("third")
-    monkeypatch.setattr("ups.run.known_data._code", lambda: "newer")
+    monkeypatch.setattr("ups.run.data.known_data._code", lambda: "newer")
     begun("fourth")
     assert reads, "other code may read other numbers"
 

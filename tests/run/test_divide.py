@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ups.run.data_config import Between, DataConfig, SplitConfig
-from ups.run.divide import STRATA, divided, held_aside, strata_of
+from ups.run.data.data_config import Between, DataConfig, SplitConfig
+from ups.run.data.divide import STRATA, divided, held_aside, strata_of
 from ups.types import ConfigError
 
 

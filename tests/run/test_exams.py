@@ -10,7 +10,7 @@ import torch
 
 from ups.models.questions import beyond, outside
 from ups.physics import TASKS
-from ups.run.exams import outside_of
+from ups.run.judging.exams import outside_of
 
 
 def said(

@@ -17,12 +17,12 @@ from ups.fetch import catalogue
 from ups.fetch.downloads import downloads, place_of, provide, there
 from ups.fetch.patience import UnreachableError
 from ups.files import sha256
-from ups.jobs.whereabouts import relative_paths
+from ups.jobs.relative_paths import relative_paths
 from ups.run.config import RunConfig, run_config
-from ups.run.data_config import GenerateConfig
-from ups.run.datasets import Screen
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.datasets import Screen
+from ups.run.data.generate import generate
 from ups.run.forever import run_forever
-from ups.run.generate import generate
 from ups.run.run import Run, run_alone
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending

@@ -18,11 +18,11 @@ from ups.data import Source, open_source
 from ups.data.write_well import write_file
 from ups.definition import Definition
 from ups.jobs.evaluate import _ends
-from ups.jobs.predict import _steps, rollout
+from ups.jobs.rollout import _steps, rollout
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.config import run_config
-from ups.run.fitting import definitions_of, each_spaced, fitting, open_for
+from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.types import ConfigError, DataError
 
 RNG = np.random.default_rng(3)
@@ -243,7 +243,7 @@ def test_a_rollout_without_room_on_the_disk_is_refused_before_its_first_step(
     path = renamed_file(tmp_path / "r.h5")
     saved = trained(path, REN).save(tmp_path / "simulator.safetensors")
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**6))
-    monkeypatch.setattr("ups.jobs.predict.predictor_of", lambda *_: pytest.fail("computed first"))
+    monkeypatch.setattr("ups.jobs.rollout.predictor_of", lambda *_: pytest.fail("computed first"))
     with pytest.raises(DataError, match=r"has 0\.001 GB free, but the data need 0\.025\d+ GB; make room"):
         rollout(saved, path, 10**5, tmp_path / "o.h5", 4, None)
 
@@ -317,7 +317,7 @@ def test_nothing_that_was_opened_to_choose_a_reading_stays_open(
 ) -> None:
     path, made, closed = renamed_file(tmp_path / "a.h5"), list[Any](), list[int]()
     simulator = trained(path, REN, dataclasses.replace(REN, name="other"))
-    monkeypatch.setattr("ups.run.fitting.open_source", lambda *args: made.append(open_source(*args)) or made[-1])
+    monkeypatch.setattr("ups.run.data.fitting.open_source", lambda *args: made.append(open_source(*args)) or made[-1])
     monkeypatch.setattr(Source, "__exit__", lambda self, *_: closed.append(id(self)))
     opened(simulator, path, "ren")
     with pytest.raises(ConfigError, match="could hold ren or other"):

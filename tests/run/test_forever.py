@@ -28,7 +28,7 @@ from ups.config import load
 from ups.presence import HeldError
 from ups.run import forever
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
 from ups.run.forever import LONGEST, MENDED_BY_TIME, requeue, run_forever
 from ups.run.run import run_alone
 from ups.rundir import RunDir

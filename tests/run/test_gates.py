@@ -23,11 +23,11 @@ from ups.eval.trajectories import PerTrajectory
 from ups.eval.trajectories import read as read_trajectories
 from ups.physics import TASKS
 from ups.provenance import code
-from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen
-from ups.run.gates_check import require_measurable
+from ups.run.data.datasets import Screen
 from ups.run.journal import PHASES, Journal, Span, read_journal
+from ups.run.judging.champion import Champion
+from ups.run.judging.gates_check import require_measurable
 from ups.run.run import Run, finish_alone
 from ups.run.seats import Alone
 from ups.rundir import RunDir
@@ -191,9 +191,9 @@ def test_a_long_evaluation_is_not_repeated_after_a_kill_before_its_report(
     def killed(*_: object) -> None:
         raise RuntimeError("killed")
 
-    monkeypatch.setattr("ups.run.conclusion.DEAR", 0.0)
+    monkeypatch.setattr("ups.run.judging.conclusion.DEAR", 0.0)
     with monkeypatch.context() as death:
-        death.setattr("ups.run.conclusion.Conclusion._report", killed)
+        death.setattr("ups.run.judging.conclusion.Conclusion._report", killed)
         with pytest.raises(RuntimeError, match="killed"):
             again(config, Span.of("evaluate", None))
     finish, _ = again(config)

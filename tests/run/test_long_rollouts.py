@@ -12,7 +12,7 @@ from torch import Tensor
 from ups.eval.rollout import persistence
 from ups.physics import TASKS
 from ups.run.config import EvalConfig
-from ups.run.long_rollouts import long_rollouts
+from ups.run.judging.long_rollouts import long_rollouts
 from ups.tensors import Window
 
 

@@ -23,17 +23,17 @@ from ups.eval.results import Cost
 from ups.eval.rollout import evaluate, protocol
 from ups.jobs.fit import fit
 from ups.jobs.inspect import record_split
-from ups.jobs.predict import rollout
+from ups.jobs.rollout import rollout
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import EQUATIONS, TASKS
-from ups.run.ancestors import seen_before
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, aligned, as_known, open_files, open_sets
-from ups.run.divide import starts_of
-from ups.run.exams import Exam, Maker, by_length, by_parameters, exams, labels_of
-from ups.run.judge import Judge, predictor_of
-from ups.run.leaks import leaks
+from ups.run.data.datasets import DataSet, Screen, aligned, as_known, open_files, open_sets
+from ups.run.data.divide import starts_of
+from ups.run.judging.ancestors import seen_before
+from ups.run.judging.exams import Exam, Maker, by_length, by_parameters, exams, labels_of
+from ups.run.judging.judge import Judge, predictor_of
+from ups.run.judging.leaks import leaks
 from ups.run.order import fit_stage
 from ups.run.run import Run, run_alone
 from ups.tensors import numbers_of

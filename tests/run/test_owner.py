@@ -16,7 +16,7 @@ from ups.config import fingerprint, load
 from ups.data.trajectories import Trajectories
 from ups.engine.train import Progress
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
 from ups.run.phases import STARTED, Phases, counted_from, process_started
 from ups.run.run import Alone, Run, run_alone
 from ups.tracking import TrackingConfig

@@ -20,9 +20,9 @@ from ups.jobs.inspect import describe, problems
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
-from ups.run.data_config import GenerateConfig
-from ups.run.generate import Progress, generate
-from ups.run.params import Range, files_of
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.generate import Progress, generate
+from ups.run.data.params import Range, files_of
 from ups.types import ConfigError, Param
 
 
@@ -182,7 +182,7 @@ def test_a_bad_list_or_range_is_one_sentence(task: str, name: str, value: Any, s
 
 def test_how_long_it_takes_is_said_once_and_about_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))
-    monkeypatch.setattr("ups.run.generate.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("ups.run.data.generate.time.monotonic", lambda: float(next(clock)))
     notes: list[str] = []
     config = load(GenerateConfig, overrides={"task": "advection1d", "samples": 4, "batch": 2, "resolution": 16})
     generate(config, tmp_path, lambda progress: notes.append(progress.note))

@@ -23,10 +23,10 @@ from ups.data import open_source
 from ups.engine.train import Progress
 from ups.eval.report import Report
 from ups.jobs.demo import demo
-from ups.jobs.predict import rollout
+from ups.jobs.rollout import rollout
 from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
 from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending

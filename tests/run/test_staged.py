@@ -14,7 +14,7 @@ from ups.config import dump, load
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.parallelize import parallelize
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
 from ups.run.run import Run
 from ups.rundir import RunDir
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ups.run.config import run_config
-from ups.run.data_config import DataConfig, GenerateConfig
-from ups.run.datasets import DataSet, open_sets
-from ups.run.outlines import outlines
+from ups.run.data.data_config import DataConfig, GenerateConfig
+from ups.run.data.datasets import DataSet, open_sets
+from ups.run.data.outlines import outlines
 
 KEPT = {"time": 5, "space": 2, "start": 1}
 BURGERS = {"task": "burgers1d", "samples": 10, "resolution": 32, "params": {"nu": 0.1}, "device": "cpu", "frames": 12}

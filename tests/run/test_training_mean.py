@@ -15,8 +15,8 @@ from ups.definition import Definition
 from ups.eval.learnt import shortfall
 from ups.eval.rollout import EvalProtocol, evaluate, persistence
 from ups.physics import TASKS
-from ups.run import training_mean as training
-from ups.run.training_mean import training_mean
+from ups.run.judging import training_mean as training
+from ups.run.judging.training_mean import training_mean
 
 RNG = np.random.default_rng(0)
 PROFILE = 3 * np.sin(np.arange(32) / 5)

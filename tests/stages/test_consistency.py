@@ -20,7 +20,7 @@ from ups.models.simulator import assemble
 from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import run_config
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
 from ups.run.load import load, part_kinds
 from ups.run.run import run_alone
 from ups.stages.consistency import ConsistencyStage

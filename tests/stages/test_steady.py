@@ -25,7 +25,7 @@ from ups.physics.elliptic import Darcy2D
 from ups.physics.random import Draw
 from ups.run.check import check
 from ups.run.config import run_config
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
 from ups.run.run import run_alone
 from ups.stages.steady import SteadyStage
 from ups.tensors import Condition, Window

@@ -47,7 +47,7 @@ def test_a_dry_run_prints_what_would_be_submitted_and_what_it_would_take(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outlook = SimpleNamespace(seconds=7200.0, money=4.0, device="cpu", verdict="fits")
-    monkeypatch.setattr("ups.jobs.forecast.forecast", lambda *_, **__: outlook)
+    monkeypatch.setattr("ups.jobs.estimate.estimate.forecast", lambda *_, **__: outlook)
     words = ("slurm", "tiny.yaml", "--nodes", "2", "--time", "1h", "--price", "2", "--dry-run", "--operator.batch", "8")
     code, out, err = ups(capsys, *words)
     assert code == 0

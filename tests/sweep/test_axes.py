@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from memory_runs import begun, finished
-from ups.memory.errors import TaskError
-from ups.memory.state import RunState
-from ups.memory.validation import Validation, validation_of
+from ups.run_folders.errors import TaskError
+from ups.run_folders.state import RunState
+from ups.run_folders.validation import Validation, validation_of
 from ups.sweep.axes import Point, axes_of, drawn, grid, points_of, safe, short_names, split
 from ups.sweep.devices import slots_of
 from ups.sweep.summary import Settings, choice_of, recorded, remember, sentences_of, settings_of, table_of

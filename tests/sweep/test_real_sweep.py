@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from ups.memory.runs import runs_in
-from ups.memory.state import RunState, state_of
 from ups.presence import look
 from ups.run.journal import read_journal
+from ups.run_folders.runs import runs_in
+from ups.run_folders.state import RunState, state_of
 from ups.rundir import RunDir
 from ups.supervise.proc import descendants, of_run
 

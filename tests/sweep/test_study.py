@@ -10,9 +10,9 @@ import pytest
 
 optuna = pytest.importorskip("optuna", reason="needs the extra `sweep`")
 
-from ups.memory.errors import TaskError  # noqa: E402
-from ups.memory.state import RunState  # noqa: E402
-from ups.memory.validation import Validation  # noqa: E402
+from ups.run_folders.errors import TaskError  # noqa: E402
+from ups.run_folders.state import RunState  # noqa: E402
+from ups.run_folders.validation import Validation  # noqa: E402
 from ups.sweep.axes import Point, axes_of  # noqa: E402
 from ups.sweep.study import Study, require  # noqa: E402
 from ups.types import ConfigError, DataError  # noqa: E402

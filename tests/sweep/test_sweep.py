@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from memory_runs import begun, finished
-from ups.memory.runs import runs_in
-from ups.memory.state import state_of
 from ups.presence import HeldError, hold, release
 from ups.run.journal import Journal
+from ups.run_folders.runs import runs_in
+from ups.run_folders.state import state_of
 from ups.rundir import RunDir
 from ups.supervise.proc import alive
 

@@ -21,7 +21,7 @@ from ups.config import load
 from ups.fetch.patience import UnreachableError
 from ups.files import sha256
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
 from ups.run.run import Run, finish_alone
 from ups.rundir import RunDir
 from ups.sync import delivery, push, remote_run, restore

@@ -210,7 +210,7 @@ def test_after_a_kill_of_everything_the_next_delivery_closes_the_tracker(tmp_pat
 
 
 def test_the_list_of_runs_closes_the_trackers_of_dead_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from ups.cli.memory import runs
+    from ups.cli.runs import runs
 
     killed, live = (made_up(tmp_path / "runs" / name, ["wandb"]) for name in ("killed", "live"))
     for run in (killed, live):

@@ -25,11 +25,11 @@ from ups.physics import EQUATIONS
 from ups.provenance import code
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import open_sets
-from ups.run.generate import name_of
+from ups.run.data.datasets import open_sets
+from ups.run.data.generate import name_of
+from ups.run.data.outlines import outlines
+from ups.run.data.params import files_of
 from ups.run.journal import Span
-from ups.run.outlines import outlines
-from ups.run.params import files_of
 from ups.run.phases import STARTED
 from ups.run.supervised import supervise
 from ups.rundir import RunDir

@@ -12,9 +12,9 @@ from ups.eval.intervals import Number, quantiles, ratio, ratio_of_means, resampl
 from ups.eval.results import Record
 from ups.eval.trajectories import PerTrajectory
 from ups.run.config import RunConfig
-from ups.run.exams import cells_of, named
-from ups.run.outlines import outlines
-from ups.run.params import files_of
+from ups.run.data.outlines import outlines
+from ups.run.data.params import files_of
+from ups.run.judging.exams import cells_of, named
 from ups.rundir import RunDir
 from ups.types import Array
 

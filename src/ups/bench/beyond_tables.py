@@ -33,7 +33,7 @@ from ups.bench.rows import Row
 from ups.engine.train import Precision
 from ups.files import writing
 from ups.pages import Curve, chart
-from ups.run.exams import cells_of
+from ups.run.judging.exams import cells_of
 
 BARS: dict[float, float] = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over that on the trained one
 BETWEEN = 1.5  # of an error between trained parameters, over its neighbours'

@@ -30,8 +30,8 @@ from ups.engine.train import TrainConfig
 from ups.files import sum_of, write_atomic
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
-from ups.run.data_config import GenerateConfig
-from ups.run.generate import generate
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.generate import generate
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.types import TaskSpec

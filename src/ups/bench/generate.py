@@ -20,8 +20,8 @@ from ups.engine.ranks.dist import device_of
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states
-from ups.run.data_config import GenerateConfig
-from ups.run.generate import DTYPES, batch_of
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.generate import DTYPES, batch_of
 from ups.types import Domain, check_known
 
 Say = Callable[[str], None]

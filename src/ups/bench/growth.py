@@ -17,7 +17,7 @@ from ups.bench.growth_start import BARS, SIZES, start_seconds
 from ups.bench.numbers import measured_on, write_numbers
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
-from ups.jobs.timing import timed_stage
+from ups.jobs.estimate.timing import timed_stage
 from ups.pages.charts import Curve, chart
 from ups.run.config import RunConfig, run_config
 from ups.types import ConfigError

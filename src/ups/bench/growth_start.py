@@ -13,8 +13,8 @@ from typing import Any
 
 from ups.config import load
 from ups.parsing import LARGEST_RECORD, end_of, rows_in
-from ups.run.data_config import GenerateConfig
-from ups.run.generate import generate
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.generate import generate
 from ups.types import UpsError
 
 SIZES = (2000, 8000, 32000)

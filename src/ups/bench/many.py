@@ -12,8 +12,8 @@ from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
 from ups.physics import EQUATIONS
 from ups.physics.solver import Equation
-from ups.run.exams import labels_of
-from ups.run.params import files_of
+from ups.run.data.params import files_of
+from ups.run.judging.exams import labels_of
 from ups.types import counted
 
 GRID = re.compile(r", [\d ×]+ cells.*")  # in the name of a split

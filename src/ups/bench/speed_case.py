@@ -1,4 +1,4 @@
-"""What `ups bench speed` trains: the operator of configs/h200.yaml, and large ones; small stand-ins on a processor."""
+"""What `ups bench speed` trains: the operator of configs/base-h200.yaml, and large ones; small ones on a processor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig, run_config
-from ups.run.outlines import Outline, outlines
+from ups.run.data.outlines import Outline, outlines
 from ups.stages import OperatorStage
 from ups.tensors import Window
 

@@ -22,10 +22,10 @@ from ups.cli.estimate import estimate
 from ups.cli.faults import faults
 from ups.cli.init import init
 from ups.cli.launch import launch
-from ups.cli.memory import compare, leaderboard, logs, runs, watch
-from ups.cli.memory import show as show_run
 from ups.cli.numbers import Whole
 from ups.cli.run import code_of, run
+from ups.cli.runs import compare, leaderboard, logs, runs, watch
+from ups.cli.runs import show as show_run
 from ups.cli.sweep import sweep
 from ups.cli.track import track
 from ups.screen import Saying, following, show, training, waiting
@@ -84,7 +84,7 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> int:
     with waiting("getting ready"):
         from ups.cli.demo import on_ranks
         from ups.jobs.demo import demo as job
-        from ups.run.datasets import Screen
+        from ups.run.data.datasets import Screen
 
     saying = Saying()
     with following() as report:
@@ -141,7 +141,7 @@ def evaluate(
     """
     with following(f"opening {run}") as report:
         from ups.jobs.evaluate import Question, evaluate_run
-        from ups.run.datasets import Screen
+        from ups.run.data.datasets import Screen
 
         question = Question(
             file=file,
@@ -201,7 +201,7 @@ def rollout(
         print(f"ups: {sentence}", file=sys.stderr)
 
     with waiting(f"opening {run}") as show_activity:
-        from ups.jobs.predict import rollout as job
+        from ups.jobs.rollout import rollout as job
 
         show_activity(f"predicting {counted(steps, 'frame')} after those of {input}")
         path = job(run, input, steps, out, samples, task, device, assignments(params), warn, overwrite)

@@ -86,8 +86,8 @@ def generate(
     }
     with waiting(f"getting ready to solve {task}"):
         from ups.config import load
-        from ups.run.data_config import GenerateConfig
-        from ups.run.generate import generate as job
+        from ups.run.data.data_config import GenerateConfig
+        from ups.run.data.generate import generate as job
 
         settings = load(GenerateConfig, overrides=given)
     with following() as report:

@@ -7,9 +7,9 @@ import os
 import time
 from pathlib import Path
 
-from ups.run.conclusion import Finish
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen
+from ups.run.data.datasets import Screen
+from ups.run.judging.conclusion import Finish
 from ups.run.phases import STARTED
 from ups.run.run import finish_alone
 from ups.run.supervised import supervise

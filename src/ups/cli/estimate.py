@@ -51,7 +51,7 @@ def estimate(
         from ups.run.config import run_config
 
         config = load(run_config(), file, overrides)
-        from ups.jobs.forecast import forecast
+        from ups.jobs.estimate.estimate import forecast
 
         outlook = forecast(config, device, measure, price, show_activity, ranks)
     print(f"{outlook.name} on {outlook.device}\n")

@@ -38,7 +38,7 @@ def init(
         Replace a config that is there.
     """
     with waiting(f"reading {files[0]}" if files else "getting ready") as show_activity:
-        from ups.jobs.propose import propose
+        from ups.jobs.recipe.proposal import propose
 
         path, remarks = propose(files, task, out, minutes, device, overwrite, show_activity)
     print(printable("\n".join(remarks)))

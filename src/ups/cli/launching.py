@@ -126,7 +126,7 @@ def _outlook(settings: RunConfig, job: Job, price: float | None) -> list[str]:
     if job.gpus and not torch.cuda.is_available():
         return ["no time is known: there is no GPU here to measure on; ask `ups estimate` where there is one."]
     with waiting("estimating"):
-        from ups.jobs.forecast import forecast
+        from ups.jobs.estimate.estimate import forecast
 
         try:
             outlook = forecast(settings, "cuda" if job.gpus else None, price=price)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ups.doctor.before_run import quick_doctor
-from ups.jobs.fits import quick_estimate
+from ups.jobs.estimate.fits import quick_estimate
 from ups.run.preflight import Preflight
 
 PREFLIGHT = Preflight(quick_doctor, quick_estimate)

@@ -165,7 +165,7 @@ def _span(settings: RunConfig, first: str | None, last: str | None, *, dry_run: 
 def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool, force: bool) -> int:
     """The run in this process; its exit code."""
     from ups.cli.preflight import PREFLIGHT
-    from ups.run.datasets import Screen
+    from ups.run.data.datasets import Screen
     from ups.run.run import finish_alone
     from ups.run.supervised import refused, say
     from ups.rundir import RunDir

@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
         import torch
 
         from ups.cli.preflight import PREFLIGHT
-        from ups.run.datasets import Screen
+        from ups.run.data.datasets import Screen
         from ups.run.run import Run
 
         # A rank that was forked has the threads of its parent, not those of its own environment.

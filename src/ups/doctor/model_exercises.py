@@ -23,8 +23,8 @@ from ups.engine.train import TrainConfig
 from ups.engine.units import map_tensors, units_of
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig
-from ups.run.data_config import DataConfig
-from ups.run.outlines import Outline, outlines
+from ups.run.data.data_config import DataConfig
+from ups.run.data.outlines import Outline, outlines
 from ups.tensors import Window
 from ups.types import DataError
 

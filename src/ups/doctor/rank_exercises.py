@@ -25,7 +25,7 @@ from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
 from ups.run.check import new_simulator
 from ups.run.config import run_config
-from ups.run.outlines import Outline, outlines
+from ups.run.data.outlines import Outline, outlines
 from ups.supervise.network import listeners
 from ups.tensors import Window
 

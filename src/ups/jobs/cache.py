@@ -14,11 +14,11 @@ from ups.data.cache_builder import discard, leftovers
 from ups.data.trajectories import Trajectories
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
-from ups.jobs.whereabouts import directory_of
+from ups.jobs.relative_paths import directory_of
 from ups.models import Simulator
-from ups.run.caches import Caches, place_of
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, as_known, fetch_data, open_sets
+from ups.run.data.caches import Caches, place_of
+from ups.run.data.datasets import DataSet, Screen, as_known, fetch_data, open_sets
 from ups.run.load import part_kinds
 from ups.rundir import RunDir
 from ups.types import DataError

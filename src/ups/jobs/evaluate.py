@@ -21,15 +21,15 @@ from ups.eval.baselines import require
 from ups.eval.gates import decide
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
-from ups.jobs.whereabouts import directory_of
+from ups.jobs.relative_paths import directory_of
 from ups.models import Simulator, artifact
-from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
-from ups.run.data_identity import Identity, files_of
-from ups.run.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
-from ups.run.exams import Exam, Maker, by_length, cells_of, outside_of
-from ups.run.fitting import definitions_of, each_spaced, fitting, open_for
-from ups.run.judge import Judge, cost_of, judged
+from ups.run.data.data_identity import Identity, files_of
+from ups.run.data.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
+from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
+from ups.run.judging.champion import Champion
+from ups.run.judging.exams import Exam, Maker, by_length, cells_of, outside_of
+from ups.run.judging.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
 from ups.run.training import with_training
 from ups.rundir import RunDir

@@ -22,13 +22,13 @@ from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.report import Report
-from ups.jobs.holdings import MANY, OF_FEW, held_as_they_are, recipe
-from ups.jobs.propose import dotted
+from ups.jobs.recipe.data_profile import MANY, OF_FEW, held_as_they_are, recipe
+from ups.jobs.recipe.proposal import dotted
 from ups.models import OperatorConfig, Simulator
 from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen, open_sets
-from ups.run.doubts import lost_digits
+from ups.run.data.datasets import Screen, open_sets
+from ups.run.data.doubts import lost_digits
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
 from ups.rundir import RunDir

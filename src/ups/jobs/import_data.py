@@ -13,9 +13,9 @@ from ups.data.resample import Resampled
 from ups.data.splits import PARTS, make_split, parts_of
 from ups.data.write_well import write_data_set
 from ups.definition import Definition
-from ups.run.datasets import open_files
-from ups.run.doubts import lost_digits
-from ups.run.generate import Progress, Report
+from ups.run.data.datasets import open_files
+from ups.run.data.doubts import lost_digits
+from ups.run.data.generate import Progress, Report
 from ups.types import ConfigError, DataError
 
 FRACTIONS = (0.8, 0.1, 0.1)

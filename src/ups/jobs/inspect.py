@@ -20,8 +20,8 @@ from ups.data.splits import make_split
 from ups.data.units import check_units
 from ups.definition import Definition
 from ups.jobs.obeyed import coefficients, contradictions, stated
-from ups.jobs.seams import seams
-from ups.jobs.variety import (
+from ups.jobs.recipe.axis_ends import seams
+from ups.jobs.recipe.variety import (
     described_task,
     differences,
     single_cells,
@@ -31,7 +31,7 @@ from ups.jobs.variety import (
 )
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
-from ups.run.doubts import close_ups, laws_in_words, lost_digits
+from ups.run.data.doubts import close_ups, laws_in_words, lost_digits
 from ups.types import Array, DataError, counted, counted_from, data_size, few
 
 RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making

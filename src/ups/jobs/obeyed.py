@@ -9,7 +9,7 @@ from ups.data import Source
 from ups.physics import TASKS
 from ups.physics.balances import UNFITTABLE
 from ups.physics.fit import Fitted, contradicts, fit
-from ups.run.doubts import FEWEST, close_ups
+from ups.run.data.doubts import FEWEST, close_ups
 from ups.types import Params
 
 

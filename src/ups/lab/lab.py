@@ -17,8 +17,8 @@ from ups.lab.case_run import CaseResult, run_case, trained_on
 from ups.lab.journal import Journal, skipped
 from ups.lab.privileges import missing
 from ups.parsing import read_json
-from ups.run.data_config import GenerateConfig
-from ups.run.generate import generate
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.generate import generate
 from ups.rundir import RunDir
 from ups.supervise.forked_functions import run
 from ups.verdict import Ending
@@ -34,7 +34,7 @@ NEEDED = (
         "matplotlib.figure",
         "matplotlib.backends.backend_agg",
     ),
-    *("ups.cli.preflight", "ups.doctor.before_run", "ups.jobs.fits"),
+    *("ups.cli.preflight", "ups.doctor.before_run", "ups.jobs.estimate.fits"),
 )
 PATIENCE = 30.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
 TRIES = 3  # at an undisturbed run

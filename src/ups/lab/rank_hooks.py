@@ -20,10 +20,11 @@ from ups.engine.stage import Stage
 from ups.engine.units import units_of
 from ups.eval.report import Report
 from ups.lab.case import LAST_STAGE, Disturbance, key
-from ups.run import datasets, training
 from ups.run import run as whole_run
-from ups.run.conclusion import Conclusion, Judged
+from ups.run import training
 from ups.run.config import RunConfig
+from ups.run.data import datasets
+from ups.run.judging.conclusion import Conclusion, Judged
 from ups.run.load import load
 from ups.run.run import Run
 from ups.tensors import Losses, Window

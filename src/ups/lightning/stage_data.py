@@ -17,7 +17,7 @@ from ups.lightning.options import configured
 from ups.models import Simulator
 from ups.run.check import check
 from ups.run.config import RunConfig
-from ups.run.datasets import DataSet, Screen, aligned, open_sets
+from ups.run.data.datasets import DataSet, Screen, aligned, open_sets
 from ups.run.load import load as load_simulator
 from ups.run.order import validations_of, windows_of
 from ups.run.supervised import reporter, say

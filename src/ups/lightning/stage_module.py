@@ -29,9 +29,9 @@ from ups.models import Simulator, artifact
 from ups.models.inherit import inherit
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig
+from ups.run.data.statistics import measured
 from ups.run.load import part_kinds
 from ups.run.order import fit_stage
-from ups.run.statistics import measured
 from ups.stages import STAGES, Stage
 from ups.types import ConfigError, DataError, counted
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.gpu_block_ops import heads_of, window_attention, window_fits
-from ups.models.gpu_ops import usable
 from ups.models.grids import Space
+from ups.models.kernels.gpu_block_ops import heads_of, window_attention, window_fits
+from ups.models.kernels.gpu_ops import usable
 from ups.models.layers import (
     AXES,
     EPS,

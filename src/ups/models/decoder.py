@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ups.models.cpu_ops import gelu
 from ups.models.encoders import GridEncoder
 from ups.models.grids import Space, pad_axis, sub_cells, unpatch
+from ups.models.kernels.cpu_ops import gelu
 from ups.models.layers import AXES, LocalMix, fourier_features, rms_norm
 from ups.tensors import table
 from ups.types import Array, TaskSpec

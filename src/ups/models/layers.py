@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models import cpu_ops, gpu_block_ops, gpu_ops
-from ups.models.gpu_ops import usable
 from ups.models.grids import Space, pad_axis
+from ups.models.kernels import cpu_ops, gpu_block_ops, gpu_ops
+from ups.models.kernels.gpu_ops import usable
 from ups.tensors import table
 
 Waves = tuple[Tensor, Tensor]

@@ -12,10 +12,10 @@ from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
 from ups.physics.symmetries import mirrors_of
 from ups.run.config import RunConfig
-from ups.run.datasets import DataSet
-from ups.run.gates_check import champion_folder, require_measurable
+from ups.run.data.datasets import DataSet
+from ups.run.data.outlines import Outline, outlines
+from ups.run.judging.gates_check import champion_folder, require_measurable
 from ups.run.load import load, part_kinds
-from ups.run.outlines import Outline, outlines
 from ups.stages import STAGES
 from ups.tensors import NOT_TOLD, told_apart
 from ups.types import ConfigError, counted

@@ -14,9 +14,9 @@ from ups.definition import Definition
 from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
 from ups.models.config import FORECASTER, SimulatorConfig
-from ups.run.data_config import DataConfig, GenerateConfig, known
-from ups.run.gates_config import CHAMPION, gates_from
-from ups.run.params import single
+from ups.run.data.data_config import DataConfig, GenerateConfig, known
+from ups.run.data.params import single
+from ups.run.judging.gates_config import CHAMPION, gates_from
 from ups.stages import STAGES, Stage, StageConfig
 from ups.supervise.launchers import LAUNCHERS
 from ups.supervise.limits import Limits

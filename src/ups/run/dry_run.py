@@ -15,7 +15,7 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Progress, TrainConfig
 from ups.models import Simulator
 from ups.run.config import RunConfig
-from ups.run.datasets import DataSet
+from ups.run.data.datasets import DataSet
 from ups.run.journal import Journal, Span
 from ups.run.order import fit_stage, windows_of
 from ups.tensors import Window

@@ -17,7 +17,7 @@ from ups.engine.state import TrainingState
 from ups.eval.training_facts import Drawn
 from ups.later import torch
 from ups.run.config import RunConfig
-from ups.run.datasets import DataSet
+from ups.run.data.datasets import DataSet
 from ups.rundir import RunDir
 from ups.stages import Stage, StageConfig
 from ups.tensors import Window

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ups.data.splits import PARTS
 from ups.run.config import RunConfig
-from ups.run.data_identity import Identity, files_of
-from ups.run.datasets import DataSet, Say
-from ups.run.doubts import doubts
+from ups.run.data.data_identity import Identity, files_of
+from ups.run.data.datasets import DataSet, Say
+from ups.run.data.doubts import doubts
+from ups.run.data.statistics import read_before
 from ups.run.journal import Journal, Span
-from ups.run.leaks import leaks
-from ups.run.statistics import read_before
+from ups.run.judging.leaks import leaks
 from ups.rundir import RunDir
 
 

@@ -19,22 +19,22 @@ from ups.eval.report import Report
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt
-from ups.run.calibrate import trust_of
-from ups.run.champion import Champion
 from ups.run.check import check, new_simulator, parts_of
-from ups.run.conclusion import THERE, Conclusion, Finish, paused, require_inputs, trained
 from ups.run.config import RunConfig, run_config
-from ups.run.data_identity import Identity, files_of
-from ups.run.datasets import DataSet, Screen, aligned, fetch_data, open_sets
+from ups.run.data.data_identity import Identity, files_of
+from ups.run.data.datasets import DataSet, Screen, aligned, fetch_data, open_sets
+from ups.run.data.statistics import keep_statistics, statistics_of
 from ups.run.dry_run import dry_run, no_dry_run, worth_trying
 from ups.run.journal import Journal, Span, record_check
-from ups.run.judge import judge
+from ups.run.judging.calibrate import trust_of
+from ups.run.judging.champion import Champion
+from ups.run.judging.conclusion import THERE, Conclusion, Finish, paused, require_inputs, trained
+from ups.run.judging.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
 from ups.run.preflight import Preflight, look_ahead, prepare_data
 from ups.run.seats import Alone as Alone
 from ups.run.seats import Seat
-from ups.run.statistics import keep_statistics, statistics_of
 from ups.run.training import Learnt, Training, learnt_in, stage_facts
 from ups.rundir import Place, RunDir
 from ups.sync import restore

@@ -15,7 +15,7 @@ from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
 from ups.progress import Progress, Report
 from ups.run.config import RunConfig
-from ups.run.datasets import Screen, fetch_data
+from ups.run.data.datasets import Screen, fetch_data
 from ups.run.journal import Span
 from ups.run.live_line import LiveLine, phase_of
 from ups.run.phases import STARTED, process_started

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ups.config import load
-from ups.memory.state import COMPLETE, RunState
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.data_config import DataConfig
-from ups.run.datasets import fetch_data
+from ups.run.data.data_config import DataConfig
+from ups.run.data.datasets import fetch_data
 from ups.run.supervised import reporter
+from ups.run_folders.state import COMPLETE, RunState
 from ups.sweep import study
 from ups.sweep.axes import Axis, Point, axes_of, drawn, grid, points_of
 from ups.sweep.devices import slots_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ups.memory.state import RunState
+from ups.run_folders.state import RunState
 from ups.sweep.axes import Point
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ups.memory.state import RunState
+from ups.run_folders.state import RunState
 from ups.sweep.axes import Axis, Point, number, safe
 from ups.types import ConfigError, DataError
 

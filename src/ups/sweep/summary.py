@@ -11,14 +11,14 @@ from pathlib import Path
 from ups.eval.intervals import number
 from ups.eval.trajectories import FILE as TRAJECTORIES
 from ups.files import write_atomic
-from ups.memory.candidate import candidates
-from ups.memory.compare import compare
-from ups.memory.compare_page import curve_sections
-from ups.memory.evidence import Processes
-from ups.memory.state import COMPLETE, RunState, ago, state_of
 from ups.pages import Page, Section
 from ups.parsing import read_record
 from ups.run.config import run_config, without_effect
+from ups.run_folders.candidate import candidates
+from ups.run_folders.compare import compare
+from ups.run_folders.compare_page import curve_sections
+from ups.run_folders.evidence import Processes
+from ups.run_folders.state import COMPLETE, RunState, ago, state_of
 from ups.sweep.axes import Point, short_names
 from ups.types import DataError
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ups.eval.intervals import number
-from ups.memory.evidence import Processes
-from ups.memory.state import COMPLETE, RunState, state_of
 from ups.presence import SignsOfLife, hold, release
 from ups.run.journal import read_journal
 from ups.run.live_line import LiveLine, phase_of
+from ups.run_folders.evidence import Processes
+from ups.run_folders.state import COMPLETE, RunState, state_of
 from ups.rundir import RunDir
 from ups.supervise.stop_requests import StopRequests
 from ups.sweep.axes import Point

@@ -1,0 +1,335 @@
+"""What data hold, looked at in a few samples, and the recipe that fits it: for `ups init` and `ups.fit`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data import Source, open_source, renamed, same_task
+from ups.data.splits import PARTS, parts_of
+from ups.definition import definition_from, is_file_name
+from ups.jobs.recipe.axis_ends import seamless, wrapping
+from ups.jobs.recipe.carrying import Glance, glances, winds_in
+from ups.jobs.recipe.history import Triple, hides, triples
+from ups.jobs.recipe.pace import FREE, pace
+from ups.jobs.recipe.uniform_states import driven
+from ups.jobs.recipe.variety import uneven_times
+from ups.physics import EQUATIONS, TASKS
+from ups.physics.random import Draw
+from ups.physics.solver import initial_states
+from ups.physics.symmetries import winds_of
+from ups.run.data.datasets import REMARKS, noticed
+from ups.run.data.doubts import doubts_of
+from ups.tensors import NOT_TOLD, told_apart
+from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
+
+FRAMES = 41  # of a trajectory, about which are kept: a rollout of many small steps takes long to train and to judge
+IN_ALL = 1000  # frames, about, that few trajectories keep, unless they are slow
+CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
+LEFT = 8  # cells along an axis, at least, where some are left out
+FEW = 5  # trajectories, under which they are cut in time
+LOOKED_AT = 8  # samples, about, whose first frames are looked at
+UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
+MANY = 60  # trajectories, below which a larger part of them is for testing
+IN_TIME = (0.7, 0.15, 0.15)  # the parts of the time of very few
+OF_FEW = (0.6, 0.15, 0.25)  # the parts of fewer: to train on, to validate on and to test on
+RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highest learning rate of a network
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The data of one task: its files, none where they are to be made, and what is in them."""
+
+    task: TaskSpec
+    files: tuple[str, ...]
+    lengths: tuple[int, ...]  # frames of each sample
+    cells: tuple[int, ...]
+    definition: str  # the name or the YAML file that the user gave
+    uneven: bool  # no first frame is uniform, or there is none: a change can be measured by the sample
+    seen: tuple[Glance, ...] = ()  # frames of a few samples
+    winds: tuple[str, ...] = ()  # parameters that carry its states along
+    past: tuple[Triple, ...] = ()  # more frames of a few samples
+    hidden: bool = False  # what comes next is in the frame before the last too
+    driven: bool = False  # states become uniform, and still move
+    seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
+    blown: tuple[str, ...] = ()  # samples that end without a finite value
+    divided: bool = False  # its folders say what is for training, validation and testing
+    pace: tuple[int, int] = (FREE, FREE)  # so many frames apart, a step changes little, and so many at most
+    notes: tuple[str, ...] = ()  # what its reader noticed, and what is doubtful
+
+    @property
+    def samples(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def usual(self) -> int:
+        """Every so many frames would be kept if all samples were as long as most: of few samples fewer are left out,
+        unless a step changes little all the same, and never so many that it changes too much."""
+        length, (slow, fast) = sorted(self.lengths)[self.samples // 2], self.pace
+        return min(every_of(length, FRAMES), max(every_of(length, IN_ALL // self.samples or 1), slow), fast)
+
+    @property
+    def every(self) -> int:
+        """Every so many frames are kept: of the shortest sample three are left."""
+        return max(1, min(self.usual, (min(self.lengths) - 1) // 2))
+
+    @property
+    def remarks(self) -> list[str]:
+        """What there is to say of it."""
+        short = (
+            f"the shortest trajectory has {counted(min(self.lengths), 'frame')}, so frames are kept {self.every} apart"
+        )
+        fewer = [f"{short}; without it {self.usual} would do"] if self.every < self.usual else []
+        named, verb = ("sample", "ends") if len(self.blown) == 1 else ("samples", "end")
+        ends = f"{named} {', '.join(self.blown)} {verb} without a finite value, and a run refuses such"
+        lost = [f"{ends}: mend or leave out what `ups data validate` names"] if self.blown else []
+        return [*self.notes, *wrapping(self.seamless), *fewer, *lost]
+
+    def left_out(self, kind: str) -> list[str]:
+        """Which frames and cells are not used, in words."""
+        thin, frames = self.thin(kind), counted_from(self.lengths, "frame")
+        near = (
+            "; further apart, they would change by more than half of their deviation"
+            if self.every == self.pace[1]
+            else ""
+        )
+        axes = "each axis" if self.task.ndim > 1 else "the axis"
+        parts = [f"every {_ordinal(self.every)} of {frames} is used{near}"] if self.files and self.every > 1 else []
+        parts += [f"every {_ordinal(thin)} cell along {axes} is used"] if thin > 1 else []
+        return [f"{'; '.join(parts)} (`reduce` in the config)"] if parts else []
+
+    @property
+    def place(self) -> str:
+        """Where it lies."""
+        return self.files[0] if self.files else self.task.name
+
+    @property
+    def words(self) -> str:
+        spec, cells = self.task, " × ".join(map(str, self.cells))
+        what = counted(self.samples, "sample")
+        if not spec.steady:
+            what = f"{counted(self.samples, 'trajectory')} × {counted_from(self.lengths, 'frame')}"
+        title = spec.name if spec.title in ("", spec.name) else f"{spec.title} ({spec.name})"
+        return f"{title}: {what} × {cells} cells × {', '.join(spec.channels)}"
+
+    def thin(self, kind: str) -> int:
+        """Every so many cells are kept; all of data that are made, or whose files are not named."""
+        if not self.files:
+            return 1
+        most = every_of(max(self.cells), CELLS[kind][self.task.ndim])
+        return next(n for n in range(most, 0, -1) if n == 1 or all(c % n == 0 and c >= LEFT * n for c in self.cells))
+
+    def section(self, kind: str) -> dict[str, Any]:
+        """The entry of a config."""
+        entry: dict[str, Any] = {"file": self.files[0] if len(self.files) == 1 else list(self.files)}
+        if not self.files:
+            entry = {"task": self.task.name, "samples": self.samples, "resolution": self.cells[0]}
+            entry |= {"scheme": "accurate"}
+        elif self.definition:
+            entry["task"] = self.definition
+        thin = {"space": self.thin(kind)} | ({} if self.task.steady else {"time": self.every})
+        thin = {name: every for name, every in thin.items() if every > 1}
+        cut: dict[str, Any] = {"time": list(IN_TIME)} if self.samples < FEW else {"fractions": list(OF_FEW)}
+        pieces = int(min(self.lengths) / self.every * IN_TIME[-1]) // FRAMES
+        cut |= {"pieces": pieces} if pieces > 1 and self.samples < FEW else {}
+        if self.divided or self.samples >= MANY:  # of a tenth of fewer a test could tell nothing
+            cut = {}
+        return {**entry, **({"reduce": thin} if thin else {}), **({"split": cut} if cut else {})}
+
+
+def every_of(count: int, wanted: int) -> int:
+    return max(1, count // wanted)
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def holdings(files: Sequence[Path], task: str) -> list[Holding]:
+    """What files hold, by task; without files, a task that is made."""
+    if not files:
+        return [_made(task or "burgers1d")]
+    definition = definition_from(task) if task else None
+    sources = []
+    for path in files:
+        with open_source(path, TASKS, definition) as source:  # what is read later opens it again
+            sources.append(source)
+    sources = _of_one_task(sources)
+    outlines = []
+    for path, source in zip(files, sources, strict=True):
+        with source:
+            outlines.append(_outline(source, (str(path),), task))
+    every = {here.task.name: here.every for here in _joined(outlines)}  # together they may be many
+    per_file = []
+    for here, source in zip(outlines, sources, strict=True):
+        with source:
+            per_file.append(_looked_into(source, here, every[here.task.name], here.thin("cpu")))
+    return _by_task(per_file)
+
+
+def _of_one_task(sources: Sequence[Source]) -> list[Source]:
+    """The same sources, those of one name as of one task, with the parameters of all; DataError where they differ."""
+    names = dict.fromkeys(source.task.name for source in sources)
+    tasks = {name: same_task([source for source in sources if source.task.name == name]) for name in names}
+    return [renamed(source, tasks[source.task.name]) for source in sources]
+
+
+def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
+    """What sources hold, by task, of which every frame and cell is kept."""
+    return _by_task([_looked_into(source, _outline(source, (), ""), every=1, thin=1) for source in sources])
+
+
+def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
+    """What a source holds, but for frames of its samples; of one that is named, with what there is to say of it."""
+    here = Holding(
+        task=source.task,
+        files=files,
+        lengths=source.lengths(),
+        cells=source.domain.shape,
+        definition=task,
+        uneven=source.task.steady or _all_uneven(source),
+        divided=_divided(source),
+    )
+    if not files:
+        return here
+    uneven = [f"PROBLEM: {words}" for words in uneven_times(source)]
+    here = replace(here, notes=(*uneven, *noticed(source)[:REMARKS], *doubts_of(source)))
+    most = 1 if source.task.steady else every_of(max(here.lengths), FRAMES)
+    return replace(here, pace=pace(source, most, here.thin("cpu")))
+
+
+def _looked_into(source: Source, here: Holding, every: int, thin: int) -> Holding:
+    """With frames of a few samples of a source, as far apart as they will be."""
+    if source.task.steady:
+        return here
+    seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
+    return replace(here, seen=seen, past=past, seamless=seamless(source), blown=_blown(source))
+
+
+def _divided(source: Source) -> bool:
+    """Whether folders of its files say what is for training, what for validation and what for testing."""
+    return set((parts_of(source.ids) or {}).values()) == set(PARTS)
+
+
+def _blown(source: Source) -> tuple[str, ...]:
+    """Which of a few samples have a channel without any finite value in their last frame."""
+    lengths, step = source.lengths(), max(1, len(source) // LOOKED_AT)
+    ends = {i: source.read(i, slice(lengths[i] - 1, None)) for i in range(0, len(source), step)}
+    return tuple(source.ids[i] for i, end in ends.items() if not np.isfinite(end).any(tuple(range(end.ndim - 1))).all())
+
+
+def _joined(per_file: Iterable[Holding]) -> list[Holding]:
+    """Holdings of one task joined."""
+    tasks: dict[str, Holding] = {}
+    for here in per_file:
+        name, earlier = here.task.name, tasks.get(here.task.name)
+        if earlier is not None:
+            uneven, seen, past = earlier.uneven and here.uneven, earlier.seen + here.seen, earlier.past + here.past
+            wraps = tuple(axis for axis in earlier.seamless if axis in here.seamless)
+            files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
+            here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
+            here = replace(here, blown=earlier.blown + here.blown, divided=False)  # of several, folders say nothing
+            notes, (slow, fast) = (
+                tuple(dict.fromkeys(earlier.notes + here.notes)),
+                zip(earlier.pace, here.pace, strict=True),
+            )
+            here = replace(here, pace=(min(slow), min(fast)), notes=notes)
+        tasks[name] = here
+    return list(tasks.values())
+
+
+def _by_task(per_file: Sequence[Holding]) -> list[Holding]:
+    """Holdings of one task joined, and what their samples say together; DataError where nothing can be learnt."""
+    tasks = _joined(per_file)
+    for holding in tasks:
+        if holding.samples < FEW and holding.task.steady:
+            raise DataError(
+                f"{holding.place}: {holding.samples} steady states cannot be cut into data to train on, to validate "
+                f"on and to test on; at least {FEW} can."
+            )
+        if not told_apart(holding.task):
+            raise DataError(f"{holding.place}: {NOT_TOLD}")
+    return [
+        replace(h, winds=winds_in(h.task, h.seen), hidden=hides(h.past), driven=driven(h.past), seen=(), past=())
+        for h in tasks
+    ]
+
+
+def recipe(sets: Sequence[Holding], kind: str, size: str) -> dict[str, Any]:
+    """How a simulator of some tasks, with a network of a named size, is made and trained on a kind of device: the
+    sections of a config, without the size."""
+    patch = [_patch(sets, kind, ndim, most) for ndim, most in enumerate((4, 2 if kind == "cpu" else 4, 2), start=1)]
+    dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
+    gauge = "sample" if all(h.uneven for h in sets) else "task"
+    carried = {h.task.name: list(h.winds) for h in sets if h.winds}
+    options: dict[str, Any] = {"carried": carried} if any(h.winds != winds_of(h.task) for h in sets) else {}
+    if any(h.hidden for h in sets):
+        options |= {"context": 2}
+        options |= {"memoryless": names} if (names := [h.task.name for h in sets if not h.hidden]) else {}
+    if gauge == "sample" and (names := [h.task.name for h in sets if h.driven]):
+        options |= {"driven": names}
+    options |= {"own_layers": True} if len(sets) > 1 else {}
+    return {
+        "model": {
+            "codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch},
+            "operator": {"gauge": gauge, **options},
+        },
+        "codec": {"train": {"steps": 0}},
+        "operator": {
+            "loss": {"increment": 0.0},
+            "train": {"lr": RATES.get(size, RATES["small"]), "optimizer": "muon", "ema": 0.99},
+        },
+    }
+
+
+def _patch(sets: Sequence[Holding], kind: str, ndim: int, most: int) -> int:
+    """The cells of a patch along an axis: a half, a quarter … of `most` where an axis has no room for two patches."""
+    least = min((n // h.thin(kind) for h in sets if h.task.ndim == ndim for n in h.cells), default=2 * most)
+    while most > 1 and 2 * most > least:
+        most //= 2
+    return most
+
+
+def _made(task: str) -> Holding:
+    """A generated task, small enough for a laptop."""
+    if is_file_name(task) or task not in EQUATIONS:
+        raise ConfigError(f"there is no task '{task}' to make data of; `ups data tasks` lists them, or name FILES.")
+    spec = TASKS[task]
+    cells = {1: 128, 2: 32, 3: 16}[spec.ndim]
+    equation = EQUATIONS[task]()
+    frames = 1 if spec.steady else len(equation.times())
+    starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
+    return Holding(
+        task=spec,
+        files=(),
+        lengths=(frames,) * 128,
+        cells=(cells,) * spec.ndim,
+        definition="",
+        uneven=spec.steady or all(_uneven(state, state) for state in starts),
+        winds=winds_of(spec),
+        driven=type(equation).driven,
+    )
+
+
+def _all_uneven(source: Source) -> bool:
+    """Whether the first frame of none of a few samples is uniform."""
+    few = range(0, len(source), max(1, len(source) // LOOKED_AT))
+    return all(
+        _uneven(source.read(i, slice(1))[0], source.read(i, slice(len(source.times_of(i)) - 1, None))[0]) for i in few
+    )
+
+
+def _uneven(first: Array, last: Array) -> bool:
+    """Whether a state `(*S, C)` is not uniform, in deviations of itself and of what becomes of it."""
+    cells = tuple(range(first.ndim - 1))
+    if np.isnan(first).all(cells).any():
+        return True  # nobody knows
+    size = np.nanstd(np.stack((first, last)).astype(np.float64), (0, *(axis + 1 for axis in cells)))
+    deviation = np.nanstd(first.astype(np.float64), cells) / np.maximum(size, TINY)
+    return bool(np.sqrt(np.mean(deviation**2)) > UNIFORM)

@@ -1,0 +1,149 @@
+"""`ups init`: a commented config to start from, for the data at hand and this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ups.config import as_flag, load
+from ups.engine.ranks.dist import device_of
+from ups.files import write_named
+from ups.jobs.estimate.costs import Costs, costs
+from ups.jobs.estimate.estimate import free_memory
+from ups.jobs.estimate.timing import ceilings
+from ups.jobs.recipe.data_profile import Holding, holdings, recipe
+from ups.run.config import run_config
+from ups.types import ConfigError, counted, data_size, duration, short_number
+
+STEPS = 400  # of the operator that the budget must have room for
+SLOWER = 2.0  # times what the ceilings of a device promise that a step takes
+SHARE = 0.5  # of the free memory that may be taken
+CANDIDATES = {
+    "cpu": [("small", 16), ("tiny", 32), ("tiny", 16), ("tiny", 8)],
+    "cuda": [("base", 64), ("small", 64), ("small", 32), ("tiny", 32), ("tiny", 8)],
+}
+
+
+def propose(
+    files: Sequence[Path],
+    task: str,
+    out: Path,
+    minutes: float,
+    device: str,
+    overwrite: bool,
+    activity: Callable[[str], None],
+) -> tuple[Path, list[str]]:
+    """Write a config for `files` that trains for `minutes` on `device`; its path, and what there is to say of it."""
+    if out.exists() and not overwrite:
+        raise ConfigError(f"{out}: is there already; choose another --out, or replace it with --overwrite.")
+    if not minutes > 0:
+        raise ConfigError(f"--minutes is {minutes:g}, but training takes some time; give a number above 0.")
+    sets = holdings(files, task)
+    here = device_of(device)
+    activity("choosing a model size and a batch for this machine")
+    roof, free = ceilings(here, bf16=False), free_memory(here)
+    for model, batch in CANDIDATES[here.type]:
+        settings = _settings(sets, here.type, model, batch, minutes)
+        config = load(run_config(), None, dotted(settings))
+        bill = costs(config, here.type)
+        step = SLOWER * roof.seconds(bill.stages[-1].work, bill.stages[-1].captured)
+        if bill.needed <= SHARE * free and STEPS * step <= 60 * minutes:
+            break
+    head = _header(sets, bill, step, minutes, free, here.type, out)
+    if bill.needed > free:
+        needed, left = data_size(bill.needed), data_size(free)
+        head.append(f"# It does NOT fit: {needed} are needed, and {left} free; use a larger `reduce`.")
+    write_named(out, _text(head, settings, sets), "choose another --out")
+    load(run_config(), out)
+    remarks = [words.removeprefix("# ") for words in head[2:]]
+    return out, remarks
+
+
+def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
+    sections = recipe(sets, kind, model)
+    operator = sections["operator"]
+    return {
+        "name": sets[0].task.name if len(sets) == 1 else "tasks",
+        "device": "cpu" if kind == "cpu" else "cuda",
+        "data": {h.task.name: h.section(kind) for h in sets},
+        "model": sections["model"] | {"operator": {"size": model, **sections["model"]["operator"]}},
+        "codec": {"batch": batch, **sections["codec"]},
+        "operator": {"batch": batch, **operator, "train": {"seconds": round(60 * minutes), **operator["train"]}},
+    }
+
+
+def dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """A nested config as flags."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": as_flag(value)}
+    return flat
+
+
+def _header(
+    sets: Sequence[Holding], bill: Costs, step: float, minutes: float, free: int, kind: str, out: Path
+) -> list[str]:
+    cores = counted(len(os.sched_getaffinity(0)), "core") if kind == "cpu" else "one GPU"
+    parameters = short_number(bill.parameters["total"])
+    return [
+        f"# ups run {out}",
+        f"# Before it: `ups estimate {out}` says what it takes, `ups config show {out}` every key with its default.",
+        *(f"# Data: {holding.words}." for holding in sets),
+        *(
+            f"# Note: {holding.task.name}: {note}."
+            for holding in sets
+            for note in (*holding.left_out(kind), *holding.remarks)
+        ),
+        f"# Hardware: {cores}, {data_size(free)} of memory free when this was written.",
+        f"# Memory: about {data_size(bill.needed)} of tensors at the peak, beside the program's own.",
+        f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
+        f"# Model: {parameters} parameters.",
+    ]
+
+
+NOTES = {
+    "name": "the run's folder is runs/NAME",
+    "file": "a file, a folder, a pattern such as data/*.h5, or a list of them",
+    "task": "what the data are; `ups data info FILE` prints a definition to edit",
+    "samples": "trajectories to make",
+    "reduce": "every n-th frame and every n-th cell are used",
+    "split": "few trajectories: how they are cut for training, validation and testing",
+    "pieces": "of the time to validate on and to test on: each is foretold from its own first frame",
+    "dim": "numbers per token: at least channels × patch^axes, or the codec loses something",
+    "size": "tiny, small, base or large",
+    "steps": "the codec has nothing to learn while dim is at least that: it loses nothing as it is built",
+    "gauge": "a change is measured by the sample itself; by its task where first frames are uniform",
+    "carried": "seen to move states in proportion, and taken to do nothing else; {} if they do more",
+    "context": "frames that are looked back on: a regression on cells near by foretold the next from two, not from one",
+    "memoryless": "tasks of which one frame says all",
+    "driven": "tasks whose states were seen to become uniform and still move: measured by the task all the same",
+    "own_layers": "each task has some layers for itself, so that they do not disturb each other",
+    "batch": "windows in a step",
+    "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",
+    "lr": "the highest learning rate; lower it where the loss rises",
+}
+
+
+def _text(head: Sequence[str], settings: Mapping[str, Any], sets: Sequence[Holding]) -> str:
+    """The YAML of a config, each key with a remark where it first stands."""
+    body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    noted: set[str] = set()
+    lines = []
+    for line in body.splitlines():
+        words = [key for key in NOTES if f"{key}:" in line.replace("{", " ").split() and key not in noted]
+        noted.update(words)
+        indent = line[: len(line) - len(line.lstrip())]
+        alone = len(words) == 1
+        lines += [f"{indent}# {key}: {NOTES[key]}" for key in words if not alone]
+        lines.append(f"{line}  # {NOTES[words[0]]}" if alone else line)
+    several = ["# mix: {policy: weights, weights: {TASK: 1, …}}   # how often each task is drawn; evenly by default"]
+    more = [
+        *(several if len(sets) > 1 else []),
+        "# evaluation: {zero_shot: [2]}                       # also judge on a grid twice as fine",
+        "# plan: [codec, operator, residual, consistency]     # learn ensembles too (docs/howto-ensembles.md)",
+    ]
+    return "\n".join((*head, *lines, *more)) + "\n"

@@ -1,1 +1,0 @@
-"""A memory of runs: their state, errors and curves, read from what lies in their folders; no torch."""

@@ -1,0 +1,1 @@
+"""Operations of the networks written for one device: in Triton for GPUs, in C++ for processors."""

@@ -1,0 +1,257 @@
+"""What can be configured of data: how a task is made, which files there are, and how they are cut into parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from ups.config import Config
+from ups.data.reduction import Reduction
+from ups.data.splits import PARTS
+from ups.definition import Definition, definition_from, is_file_name
+from ups.fetch.downloads import require_nameable
+from ups.fetch.fetch import is_elsewhere
+from ups.run.data.params import Value, files_of, parsed, single
+from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
+
+# Keys that say how data are made, and nothing of those that are there, nor of what is made to judge beside them.
+MAKING = ("samples", "resolution", "batch")
+
+
+def known(kind: str, names: Iterable[str], there: Iterable[str]) -> None:
+    """ValueError, as pydantic wants it, for the first of `names` that is not there."""
+    try:
+        check_known(kind, names, there)
+    except UpsError as error:
+        raise ValueError(str(error)) from None
+
+
+class GenerateConfig(Config):
+    """The data of one task: which equation, how much of it, and how it is solved."""
+
+    task: str
+    """Name of the task; `ups data tasks` lists them."""
+    samples: int = Field(default=100, ge=1)
+    """Number of trajectories."""
+    resolution: int | None = Field(default=None, ge=4)
+    """Cells along the first axis; the task's own (PDEBench's) by default."""
+    frames: int | None = Field(default=None, ge=2)
+    """Only the first so many of the task's saved frames; all by default."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Same seed, same data."""
+    scheme: Literal["pdebench", "accurate"] | None = None
+    """How it is solved; PDEBench's way where the task has it, by default."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["float32", "float64"] | None = None
+    """Precision of the solver: by default float32 for PDEBench's schemes, as there, and float64 for accurate ones."""
+    batch: int | None = Field(default=None, ge=1)
+    """Trajectories solved at once; as many as fit by default."""
+    params: dict[str, Value] = Field(default_factory=dict)
+    """Parameters of the equation, by name; its defaults otherwise. A list `[0.001, 0.01]` makes a file of `samples`
+    for each value; a range `{low: 0.001, high: 1.0, scale: log}` one file, each sample with a value of its own."""
+    store: Reduction = Field(default_factory=Reduction)
+    """What of the solution is written: every n-th frame from `start` on, and every n-th cell of each axis. It is solved
+    whole, and the numbers are those that `reduce` would pick from a whole file; the file is as much smaller."""
+
+    @property
+    def equation(self) -> str | None:
+        """The equation that is solved; None where nothing is."""
+        return self.task
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, task: str) -> str:
+        from ups.physics import EQUATIONS
+
+        known("task", (task,), EQUATIONS)
+        return task
+
+    @field_validator("params", mode="before")
+    @classmethod
+    def _parsed(cls, params: Any, info: ValidationInfo) -> Any:
+        """Words in the spelling of the equation (`--init shock` is Shock); lists and ranges, also as text."""
+        from ups.physics import TASKS
+
+        task = info.data.get("task")
+        name = (task.equation or task.name) if isinstance(task, Definition) else task
+        there = {p.name: p for p in TASKS[name].parameters} if name in TASKS else {}
+        given = params.items() if isinstance(params, dict) else ()
+        return {name: parsed(value, there.get(name)) for name, value in given} if given else params
+
+    @model_validator(mode="after")
+    def _solvable(self) -> GenerateConfig:
+        from ups.physics import EQUATIONS
+
+        if self.equation is None:
+            return self
+        if not self.equation:
+            raise ValueError("there is neither a `file` nor a `task` to make data of; add one.")
+        known("task", (self.equation,), EQUATIONS)
+        kind = EQUATIONS[self.equation]
+        names = [p.name for p in kind.parameters()]
+        for name in self.params:
+            if name not in names:
+                has = f"it has {', '.join(names)}" if names else "it has none"
+                raise ValueError(f"{self.equation} has no parameter '{name}'; {has}.")
+        try:
+            equations = [file.check(kind) for file in files_of(self.params)]
+            most = min(len(equation.times()) for equation in equations)
+            if self.frames and (self.frames > most or kind.task.steady):
+                raise ValueError(f"{self.equation} has {counted(most, 'saved frame')}, not {self.frames}.")
+            if self.scheme:
+                equations[0].check_scheme(self.scheme)
+            if self.store != Reduction():
+                domain = equations[0].domain(self.resolution or kind.task.resolution)
+                self.store.cells(domain, "store")
+                if self.store.start >= (count := min(most, self.frames or most)):
+                    raise ValueError(
+                        f"store.start is {self.store.start}, but {self.equation} has {counted(count, 'frame')}."
+                    )
+        except UpsError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+def odd_channels(task: TaskSpec) -> tuple[tuple[int, ...], ...]:
+    """Of a mirror across each axis, the channels whose sign it changes; ConfigError where an image is no sample."""
+    from ups.physics.symmetries import mirrors_of
+
+    odd = mirrors_of(task)
+    if odd is None:
+        raise ConfigError(
+            f"{task.name}: a mirror image of it is no sample, for its equation knows a direction or is not said "
+            "(`task: {equation: …}`), or it has parameters or inputs that the equation does not have; leave "
+            "`mirrored` out."
+        )
+    return odd
+
+
+class Between(Config):
+    """Numbers from `low` to `high`."""
+
+    low: float
+    """The least value."""
+    high: float
+    """The greatest value."""
+
+
+class SplitConfig(Config):
+    """Which trajectories are for what. Every part has all parameter values, where each has enough samples."""
+
+    convention: Literal["seeded", "pdebench-first", "pdebench-last"] = "seeded"
+    """seeded, or PDEBench's own: the first or the last part is for testing."""
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    """Shares of train, valid and test."""
+    time: tuple[float, float, float] | None = None
+    """Shares of the time of each trajectory, in the place of `fractions`: the past is for training, the future for
+    validation and testing, and no frame is in two parts."""
+    pieces: int = Field(default=1, ge=1)
+    """With `time`: so many pieces of the same length of the time for validation and of that for testing, each foretold
+    from its own first frame. Of what is chaotic one long rollout says nothing, and takes long."""
+    hold_out: dict[str, tuple[float | str, ...] | Between] = Field(default_factory=dict)
+    """Parameter values that are for testing alone, by name: `{nu: [0.02]}`, or all of a range, `{nu: {low: 0.01, high:
+    0.1}}`. Of several parameters all must fit."""
+    files: dict[Literal["train", "valid", "test"], str | tuple[str, ...]] = Field(default_factory=dict)
+    """Files, folders or patterns of each part, in the place of `file`."""
+    record: str | None = None
+    """A split that `ups data split` has recorded, of just these samples."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SplitConfig:
+        ways = [name for name in ("time", "hold_out", "files", "record") if getattr(self, name)]
+        if len(ways) > 1:
+            raise ValueError(f"a split is made in one way, not by {' and '.join(ways)}; keep one.")
+        if self.time is not None and not (min(self.time) >= 0 and abs(sum(self.time) - 1) <= 1e-9):
+            raise ValueError(f"split.time is {self.time}, but its shares are not negative and sum to 1.")
+        if self.pieces > 1 and self.time is None:
+            raise ValueError(f"split.pieces is {self.pieces}, but without `time` no trajectory is cut; add it.")
+        if self.files and set(self.files) != set(PARTS):
+            raise ValueError("split.files names files for train, valid and test; add the missing part.")
+        return self
+
+
+class DataConfig(GenerateConfig):
+    """One data set of a run: files that are there, or one to be made; and how it is cut down for training."""
+
+    task: str | Definition | None = None  # type: ignore[assignment]
+    """What the data are: a built-in name (`ups data tasks`), any new one, a whole definition as `ups data info` prints
+    it, or the path of a YAML file with one. Not needed where files say it themselves."""
+    file: str | tuple[str, ...] | None = None
+    """A file, a folder, a pattern (`data/*Nu*.hdf5`), or from elsewhere `pdebench:NAME`, `well:NAME`, https://…, s3://…
+    or hf://…, fetched on first use; or a list of them, all of one task; made from the other keys if there is none."""
+    reduce: Reduction = Field(default_factory=Reduction)
+    """Every n-th frame from `start` on, and every n-th cell of each axis."""
+    mirrored: bool = False
+    """Train on mirror images of the trajectories too, taken before `reduce`: behind walls, every n-th cell of a grid
+    has no mirror image of its own, so not with `store.space`. For equations that know no direction."""
+    split: SplitConfig = Field(default_factory=SplitConfig)
+    """Train, valid and test."""
+
+    @property
+    def there(self) -> bool:
+        """Whether its files are there already, and not made by the run."""
+        return bool(self.file or self.split.files)
+
+    @property
+    def unused(self) -> list[str]:
+        """Keys that say how data are made, though files are there."""
+        names = [name for name in MAKING if getattr(self, name) != DataConfig.model_fields[name].get_default()]
+        return names if self.there else []
+
+    @property
+    def words(self) -> list[str]:
+        """All files, folders, patterns, names and addresses that it names."""
+        groups = [group for group in (self.file, *self.split.files.values()) if group]
+        return [word for group in groups for word in ([group] if isinstance(group, str) else group)]
+
+    @property
+    def paths(self) -> list[str]:
+        """Those of them that are paths of this machine."""
+        return [word for word in self.words if not is_elsewhere(word)]
+
+    @property
+    def equation(self) -> str | None:
+        if self.there:
+            return None
+        definition = Definition.of(self.task)
+        return definition.equation or definition.name
+
+    @property
+    def definition(self) -> Definition:
+        """The definition of the task of the files; `params` hold for every sample of them."""
+        definition = Definition.of(self.task)
+        params = {**definition.parameters, **single(self.params)} if self.there else definition.parameters
+        return dataclasses.replace(definition, parameters=params)
+
+    def generation(self) -> GenerateConfig:
+        """How the file is made."""
+        keys = set(GenerateConfig.model_fields)
+        return GenerateConfig.model_validate({**self.model_dump(include=keys), "task": self.equation})
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, task: Any) -> Any:
+        """Any name and any definition, also one in a file of its own (`task: wake.yaml`); `_made_or_there` checks the
+        rest."""
+        return definition_from(task) if isinstance(task, str) and is_file_name(task) else task
+
+    @model_validator(mode="after")
+    def _made_or_there(self) -> DataConfig:
+        if self.file and self.split.files:
+            raise ValueError("`file` and `split.files` both name the data; keep one of them.")
+        try:
+            for word in self.words:
+                require_nameable(word)
+            if self.mirrored and self.equation:
+                from ups.physics import TASKS
+
+                odd_channels(TASKS[self.equation])
+        except UpsError as error:
+            raise ValueError(str(error)) from None
+        if self.there:
+            single(self.params)
+        return self

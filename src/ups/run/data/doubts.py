@@ -1,0 +1,102 @@
+"""What a few trajectories, looked at closely, say against training on them: broken laws, and digits that are lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ups.data import Source
+from ups.data.digits import Digits
+from ups.later import torch
+from ups.physics.laws import laws_of
+from ups.tensors import mask_of
+from ups.types import Trajectory
+
+if TYPE_CHECKING:  # commands that only look at files do without torch
+    from ups.run.data.datasets import DataSet
+
+# Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
+CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
+# What a law may be off in float32 data of a second-order scheme before it counts as broken.
+TOLERANCE = 1e-3
+ENFORCED = "predictions are made to obey it unless `model.simulator.guard` is false; take it out of the task"
+
+
+def close_ups(source: Source) -> Iterator[Trajectory]:
+    """A few trajectories spread over the file, one at a time, with as many leading frames as may be in memory."""
+    chosen = np.unique(np.linspace(0, len(source) - 1, min(CLOSELY, len(source))).astype(int))
+    frame = 8 * int(np.prod(source.domain.shape)) * len(source.task.channels)
+    frames = slice(0, max(FEWEST, MEMORY // frame))
+    for i in map(int, chosen):
+        values, times = source.read(i, frames), source.times_of(i)[frames]
+        yield Trajectory(
+            source.ids[i], source.task, values, source.domain_of(i), times, source.params_of(i), source.inputs(i)
+        )
+
+
+def law_residuals(source: Source) -> list[tuple[str, float, float]]:
+    """(law, largest violation, what sampling on this grid explains) over the trajectories looked at closely; nan where
+    a value is not finite."""
+    params = source.params_of(0)  # those that differ from sample to sample are numbers, on which no law depends
+    if {p.name for p in source.task.parameters} != set(params):
+        return []
+    laws = laws_of(source.task, source.domain.periodic, params)
+    worst, blur = [0.0] * len(laws), [0.0] * len(laws)
+    for sample in close_ups(source) if laws else ():
+        # Copies: what a reader gives may be read-only, which torch warns of.
+        u = torch.from_numpy(np.array(sample.values, np.float64)).unsqueeze(0)
+        mask = mask_of(source.task, torch.from_numpy(np.array(sample.inputs)).unsqueeze(0))
+        for i, law in enumerate(laws):
+            worst[i] = float(np.maximum(worst[i], float(law.residual(u, source.domain, mask))))
+            blur[i] = max(blur[i], float(law.sampling_error(u, source.domain, mask)))
+    return [(law.says, worst[i], blur[i]) for i, law in enumerate(laws)]
+
+
+def broken(law: str, worst: float, blur: float) -> str:
+    """A sentence where a law does not hold; nothing where it does."""
+    return f"it does not hold that {law}: off by {worst:.1e} of its size" if worst > TOLERANCE + 2 * blur else ""
+
+
+def laws_in_words(source: Source) -> tuple[list[str], list[str]]:
+    """How well each law holds, and a sentence for each that does not."""
+    measured = law_residuals(source)
+    wrong = {law: words for law, *numbers in measured if (words := broken(law, *numbers))}
+    unknown = "could not be measured: some values are not finite"
+    holds = [
+        f"that {law} {unknown}" if math.isnan(worst) else f"{law}, but for up to {worst:.1e} of its size"
+        for law, worst, _ in measured
+        if law not in wrong
+    ]
+    return holds, list(wrong.values())
+
+
+def lost_digits(source: Source) -> list[str]:
+    """A sentence for each field that float32 can hardly tell apart, seen in the trajectories looked at closely, and for
+    each parameter."""
+    digits = Digits(source.task.channels)
+    for i in range(len(source)):
+        digits.sample(source.params_of(i))
+    if source.read(0, slice(1)).dtype.itemsize > 4:
+        for sample in close_ups(source):
+            digits.frames(sample.values)
+    return digits.problems()
+
+
+def doubts_of(source: Source) -> list[str]:
+    """What is doubtful of a source, a sentence each."""
+    return [*lost_digits(source), *(f"{words}; {ENFORCED}" for words in laws_in_words(source)[1])]
+
+
+def doubts(sets: Iterable[DataSet]) -> list[str]:
+    """What is doubtful of the data of a run, each sentence once; data that the run makes itself are not doubted."""
+    sentences = [
+        f"{data.task.name}: {words}"
+        for data in sets
+        for entry in data.entries
+        if entry.config.there
+        for words in doubts_of(entry.source)
+    ]
+    return list(dict.fromkeys(sentences))

@@ -1,0 +1,178 @@
+"""The data sets of a run as they will be, known before any of it is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ups.data.layouts import LAYOUTS, FileSpec
+from ups.data.reduction import thinning
+from ups.data.splits import PARTS, make_split
+from ups.data.trajectories import RESIDENT
+from ups.data.windows import CELLS, at_once
+from ups.definition import Definition
+from ups.physics import TASKS
+from ups.run.config import RunConfig
+from ups.run.data.data_config import Between, DataConfig
+from ups.run.data.datasets import DataSet, open_sets
+from ups.run.data.divide import check_held, check_mirrored
+from ups.run.data.generate import equations_of
+from ups.run.data.params import Range
+from ups.tensors import Window, numbers_of
+from ups.types import TaskSpec, UpsError, check_known
+
+
+@dataclass(frozen=True)
+class Outline:
+    """One data set as it will be: nothing of it needs to be there."""
+
+    task: TaskSpec
+    grid: tuple[int, ...]
+    frames: int
+    counts: Mapping[str, int]  # trajectories for train, valid and test
+    periodic: tuple[bool, ...]
+    disk: int  # bytes of its file
+    made: bool  # by the run itself
+    one_sided: bool = False  # whether cells were left out between walls: no such grid is its own mirror image
+    stored_so: bool = False  # whether files have no other cells
+    stored_grids: frozenset[tuple[int, ...]] = frozenset()  # all cells of files, of which those of training are picked
+
+    def with_more(self, other: Outline) -> Outline:
+        """This data set and another of the same task."""
+        counts = {part: self.counts[part] + other.counts[part] for part in self.counts}
+        grid = max(self.grid, other.grid, key=math.prod)
+        made, disk = self.made or other.made, self.disk + other.disk
+        frames, one = min(self.frames, other.frames), self.one_sided or other.one_sided
+        both = dataclasses.replace(self, grid=grid, frames=frames, counts=counts, disk=disk, made=made)
+        grids, so = self.stored_grids | other.stored_grids, self.stored_so or other.stored_so
+        return dataclasses.replace(both, one_sided=one, stored_so=so, stored_grids=grids)
+
+    def has_finer(self, factor: int) -> bool:
+        """Whether some of its files have so many times the cells along each axis."""
+        cells = tuple(n * factor for n in self.grid)
+        return any(thinning(stored, cells) is not None for stored in self.stored_grids)
+
+    @property
+    def frame(self) -> int:
+        """Numbers in a frame."""
+        return math.prod(self.grid) * len(self.task.channels)
+
+    def window(self, batch: int, context: int, targets: int) -> Window:
+        """A window of the right shapes on the current device; its numbers lie between 0 and 1."""
+        spec, channels = self.task, len(self.task.channels)
+        given = len(spec.given)
+        return Window(
+            task=spec,
+            context=torch.rand(batch, context, *self.grid, channels),
+            targets=torch.rand(batch, targets, *self.grid, channels),
+            inputs=torch.rand(batch, *self.grid, given),
+            params=torch.rand(batch, len(numbers_of(spec))),
+            dt=torch.ones(batch),
+            periodic=self.periodic,
+            box=tuple(hi - lo for lo, hi in spec.bounds),
+        )
+
+    @property
+    def stored(self) -> int:
+        """Frames of all trajectories."""
+        return self.frames * sum(self.counts.values())
+
+    def whole(self, batch: int, context: int, part: str, device: str = "cpu") -> tuple[int, int, int]:
+        """Whole trajectories of a part: (samples in a window, frames after the context, windows)."""
+        size = min(at_once(batch, self.frames, self.grid, CELLS.get(device, 0)), self.counts[part] or 1)
+        return size, max(1, self.frames - context), -(-self.counts[part] // size)
+
+    def resident(self, *parts: str) -> int:
+        """Bytes of host memory for the parts that are kept there."""
+        sizes = [4 * self.counts[part] * self.frames * self.frame for part in parts]
+        return sum(size for size in sizes if size <= RESIDENT)
+
+
+def shares_of(config: RunConfig, stage: str, sets: Sequence[Outline], ranks: int | None = None) -> list[Window]:
+    """What one of so many ranks (the config's by default) is given of a batch of each data set."""
+    settings, world = config.stage(stage), ranks or config.dist.world
+
+    def share(data: Outline) -> Window:
+        task = data.task.name
+        return data.window(-(-settings.batch_of(task) // world), config.looks_back(task), settings.ahead)
+
+    return [share(data) for data in sets]
+
+
+def outlines(configs: Mapping[str, DataConfig], opened: Sequence[DataSet] = ()) -> list[Outline]:
+    """The data sets of a run, one for each task: from their equations, or from the headers of their files, which are
+    not read again where the run has `opened` them."""
+    with ExitStack() as stack:
+        there = {name: data for name, data in configs.items() if data.there}
+        known = opened if len(there) == len(configs) else ()
+        sets = known or open_sets(there, Path(), lambda progress: None, stack)  # noqa: ARG005  (nothing is made)
+        outlined = [_of_files(data) for data in sets]
+    made = [_to_be_made(name, data) for name, data in configs.items() if not data.there]
+    tasks: dict[str, Outline] = {}
+    for outline in (*outlined, *made):
+        name = outline.task.name
+        tasks[name] = tasks[name].with_more(outline) if name in tasks else outline
+    # As in the config; a task that only its files name has no place there and comes first.
+    order = [Definition.of(data.task).name for data in configs.values()]
+    return sorted(tasks.values(), key=lambda o: order.index(o.task.name) if o.task.name in order else -1)
+
+
+def _of_files(data: DataSet) -> Outline:
+    """A data set whose files are there."""
+    parts = {part: data.parts(part) for part in PARTS}
+    every = [p for part in parts.values() for p in part]
+    stored_so = any(p.domain.one_sided(data.task.bounds) for p in every)
+    return Outline(
+        task=data.task,
+        grid=data.grid,
+        frames=min(int(p.lengths.max()) for p in every),
+        counts={part: sum(map(len, trajectories)) for part, trajectories in parts.items()},
+        periodic=parts["train"][0].domain.periodic,
+        disk=sum(path.stat().st_size for entry in data.entries for path in entry.source.files()),
+        made=False,
+        one_sided=stored_so or any(p.reduction.space > 1 and not all(p.domain.periodic) for p in every),
+        stored_so=stored_so,
+        stored_grids=frozenset(p.source.domain.shape for p in every),
+    )
+
+
+def _to_be_made(name: str, data: DataConfig) -> Outline:
+    """A data set that its equation will make."""
+    equations = equations_of(data.generation())
+    first = equations[0]
+    spec, domain = first.spec(), data.store.domain(first.domain(data.resolution or first.task.resolution))
+    task = data.definition.applied(spec, TASKS, f"data.{name}")
+    times = np.asarray(first.times()[: data.frames])[data.store.frames]
+    file = FileSpec(spec, first.params(), domain, times, data.samples, {})
+    split = data.split
+    try:
+        check_known("parameter", split.hold_out, [p.name for p in task.parameters])
+        for key, wanted in split.hold_out.items():
+            if not isinstance(wanted, Between) and not isinstance(data.params.get(key), Range):
+                check_held(key, wanted, [equation.params()[key] for equation in equations])
+        check_mirrored(task.name, data.mirrored and domain.one_sided(task.bounds))
+        grid = data.reduce.cells(domain, task.name)
+        ids = [f"{i}/{n}" for i in range(len(equations)) for n in range(data.samples)]
+        cut = make_split(ids, split.convention, split.fractions, data.seed, [i.split("/")[0] for i in ids])
+        counts: dict[str, int] = {part: len(cut.part(part)) for part in PARTS}
+    except UpsError as error:
+        raise type(error)(f"data.{name}: {error}") from None
+    frames = len(times[data.reduce.frames])
+    if split.time is not None:
+        pieces = dict(zip(PARTS, (1, split.pieces, split.pieces), strict=True))
+        frames = min(int(frames * share) // n for share, n in zip(split.time, pieces.values(), strict=True))
+        counts = {part: n * len(ids) for part, n in pieces.items()}
+    counts["train"] *= 2**task.ndim if data.mirrored else 1
+    disk = LAYOUTS[spec.storage.kind](file).nbytes() * len(equations)
+    one_sided, stored_so = (
+        space > 1 and not all(domain.periodic) for space in (data.store.space * data.reduce.space, data.store.space)
+    )
+    grids = frozenset({domain.shape})
+    return Outline(task, grid, frames, counts, domain.periodic, disk, True, one_sided, stored_so, grids)

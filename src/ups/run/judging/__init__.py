@@ -1,0 +1,1 @@
+"""What follows training: calibration, judgement, gates, and the conclusion of a run."""

@@ -1,0 +1,350 @@
+"""Judging a simulator: whole rollouts on unseen trajectories, beside persistence and the baselines asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ups.config import dump, fingerprint
+from ups.data.windows import whole
+from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
+from ups.engine.train import Outcome
+from ups.eval.baselines import BASELINES, notes_on
+from ups.eval.ensembles import EnsembleScores
+from ups.eval.error_estimates import ErrorScores
+from ups.eval.learning import curves_of
+from ups.eval.refinement import RefinementScores
+from ups.eval.report import Report
+from ups.eval.results import BEFORE, Cost, DataFact, Scored, TaskResult
+from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
+from ups.eval.searches import SearchScores
+from ups.eval.trajectories import CHAMPION, OURS
+from ups.models import Simulator
+from ups.models.calibration import calibrated, drawing_part, lasting_of
+from ups.models.config import FORECASTER
+from ups.models.ensembles import TOGETHER, members_of
+from ups.models.search import Search, calls_of, judges_of, searched
+from ups.models.solving import steady_system, unrefinable
+from ups.models.trust import WATCHERS, Trust, rollout_with_signs
+from ups.physics.solver import watched
+from ups.run.config import RunConfig
+from ups.run.data.data_identity import Identity
+from ups.run.data.datasets import DataSet, Screen
+from ups.run.data.generate import Progress
+from ups.run.judging.ancestors import seen_before
+from ups.run.judging.calibrate import AT_ONCE
+from ups.run.judging.champion import Champion, digest_of
+from ups.run.judging.exams import Exam, by_length, exams, outside_of
+from ups.run.judging.law_watch import LawWatch
+from ups.run.judging.long_rollouts import long_rollouts
+from ups.run.judging.training_mean import training_mean
+from ups.run.load import load
+from ups.run.order import drawn_in, windows_of
+from ups.rundir import RunDir
+from ups.stages import STAGES
+from ups.tensors import Window, numbers_of
+from ups.types import PhysicsError, TaskSpec
+
+# Percent of the judging of a task that is done after rollouts, the codec alone, ensembles and estimates of errors.
+ROLLOUTS, CODEC, TRUST, ALL = 35, 40, 95, 100
+
+
+def predictor_of(simulator: Simulator, device: torch.device, name: str = OURS) -> ModulePredictor:
+    """A simulator as a predictor."""
+    return ModulePredictor(name, device, simulator.to(device).eval().simulate)
+
+
+@dataclass
+class Judge:
+    """Judges a simulator, persistence and the baselines alike, on every set of trajectories."""
+
+    config: RunConfig
+    simulator: Simulator
+    cost: Cost
+    device: torch.device
+    screen: Screen
+    baselines: Sequence[str] = ()
+    champion: Champion | None = None  # a run that ours is held against
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        plain = predictor_of(self.simulator, self.device)
+        self.watch = LawWatch(plain.function)
+        self.ours = dataclasses.replace(plain, function=self.watch)
+
+    @property
+    def protocol(self) -> EvalProtocol:
+        """How the trajectories are judged: the frames given, and how many follow them."""
+        return protocol(self.config.evaluation.protocol, self.config.evaluation.given_to(self.simulator.context))
+
+    @property
+    def seconds(self) -> float:
+        """What a baseline is trained for: the whole training of ours, shared among the tasks."""
+        return max(self.cost.seconds / len(self.simulator.tasks), 1.0)
+
+    def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
+        """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
+        self._show(exam, 0)
+        kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
+        rivals = [*self._before(exam), *(self._trained(kind, data) for kind in kinds if data is not None)]
+        self.watch.taken()  # of exams before this one
+        with watched(lambda share: self._show(exam, ROLLOUTS * share)):
+            main, *others = self._entries(exam, rivals)
+        laws = self.watch.taken()
+        mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
+        self._show(exam, ROLLOUTS)
+        coded = reconstruct(self._coded, self.device, self._windows(exam), self.protocol, exam.split)
+        ensemble, errors = self._trust(exam)
+        self._show(exam, TRUST)
+        search, refinement = self._search(exam), self._refinement(exam)
+        self._show(exam, ALL)
+        further, unseen = list[Scored](), list(exam.outside)
+        for more in beyond:
+            if isinstance(more, str):
+                self.warnings.append(more)
+                continue
+            further += self._entries(more, rivals, examples=0)
+            unseen += more.outside
+        return TaskResult(
+            ours=main,
+            persistence=others[-1],
+            mean=None if mean is None else Scored(evaluate(mean, self._windows(exam), self.protocol, exam.split, 0)),
+            baselines=tuple(others[:-1]),
+            reconstruction=Scored(coded, self.cost),
+            beyond=tuple(further),
+            unseen=tuple(dict.fromkeys(unseen)),
+            trained={} if data is None else data.values(),
+            ensemble=ensemble,
+            errors=errors,
+            search=search,
+            refinement=refinement,
+            laws=laws,
+            champion=self._champion(exam, main),
+            long=long_rollouts(self.ours, rivals, self._windows(exam), self.config.evaluation, exam.count),
+        )
+
+    def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
+        """The results with all that a reader needs to judge them."""
+        c = self.config
+        return Report(
+            title=title,
+            tasks=tuple(results),
+            config=dump(c),
+            fingerprint=fingerprint(c),
+            seed=c.seed,
+            data=tuple(facts),
+            warnings=tuple(self.warnings),
+            notes=notes_on(self.baselines, self.seconds, self.cost.seconds, len(self.simulator.tasks)),
+            on=on,
+        )
+
+    def _show(self, exam: Exam, done: float) -> None:
+        """How far the judging of one task is, in percent."""
+        self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}", percent=True))
+
+    def _trust(self, exam: Exam) -> tuple[EnsembleScores | None, ErrorScores | None]:
+        """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
+        simulator knows of its errors, None where nothing was fitted."""
+        sim, task = self.simulator, exam.part.task
+        count = self.config.evaluation.ensemble if drawing_part(sim, task) is not None else 0
+        trust = sim.trust.get(task.name, Trust())
+        scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
+        cells, done = 0 if count else self.ours.at_once, 0  # where no members are held there is room for many samples
+        rows = exam.count if cells else AT_ONCE[self.device.type == "cuda"]
+        for window in (part.to(self.device) for many in self._windows(exam, cells) for part in many.split(rows)):
+            self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
+            done += len(window)
+            steps = min(self.protocol.steps or window.targets.shape[1], window.targets.shape[1])
+            truth, members = window.targets[:, :steps], None
+            with torch.no_grad():
+                if scores is not None:
+                    members = members_of(
+                        sim.simulate, window, steps, count, together=min(count, TOGETHER), lasting=lasting_of(sim, task)
+                    )
+                if trust.error is not None and errors is not None and not trust.error.unknown(task, window.periodic):
+                    plain, signs = rollout_with_signs(sim, window, steps, members if count >= WATCHERS else None)
+                    estimates = torch.stack([trust.error(row) for row in signs], 1)
+                    errors.add(estimates, plain, truth, window.mask)
+                elif scores is not None:
+                    plain = sim.simulate(window, steps)
+                if scores is not None and members is not None:
+                    self._add(scores, window, truth, members, plain)
+        return scores, errors if errors is not None and errors.samples else None
+
+    def _search(self, exam: Exam) -> SearchScores | None:
+        """What compute buys on a few trajectories, where a part judges draws."""
+        sim, task, scores = self.simulator, exam.part.task, SearchScores()
+        budgets = [Search(many, max(1, many // 4)) for many in sorted(set(self.config.evaluation.search))]
+        if task.steady or not judges_of(sim, task) or drawing_part(sim, task) is None or not budgets:
+            return None
+        window = next(iter(self._windows(exam))).rows(0, AT_ONCE[self.device.type == "cuda"]).to(self.device)
+        steps = min(self.protocol.steps or window.targets.shape[1], window.targets.shape[1])
+
+        def watch(step: int, looks: Tensor, frames: Tensor) -> None:
+            scores.watch(looks, frames, window.targets[:, step], window.mask)
+
+        with torch.no_grad():
+            for budget in budgets:
+                watched = watch if budget is budgets[-1] and budget.candidates > 1 else None
+                rollout = searched(sim, window, steps, budget, watched)
+                scores.add(calls_of(sim, budget, window), rollout, window.targets[:, :steps], window.mask)
+        return scores
+
+    def _add(self, scores: EnsembleScores, window: Window, truth: Tensor, members: Tensor, plain: Tensor) -> None:
+        """The scores of one window, before and after calibration."""
+        sim, drawing = self.simulator, {name for name, part in self.simulator.parts.items() if part.draws}
+        sim.idle, idle = sim.idle | drawing, sim.idle
+        try:
+            alone = sim.simulate(window, truth.shape[1])
+        finally:
+            sim.idle = idle
+        std, before = sim.codec.statistics_of(window.task).scale, members
+        members = calibrated(sim, window, members, plain)
+        scores.add(members, alone, truth, std, window.mask, None if members is before else before, plain)
+
+    def _refinement(self, exam: Exam) -> RefinementScores | None:
+        """What iterations make of predicted steady states; None where the equations of the task are not known."""
+        scores = RefinementScores(self.config.evaluation.tolerance)
+        if not exam.part.task.steady:
+            return None
+        for window in (whole_one.to(self.device) for whole_one in self._windows(exam)):
+            if unrefinable(window):
+                return None
+            try:
+                system = steady_system(window)
+            except PhysicsError as error:
+                self.warnings.append(f"{window.task.name} could not be refined: {error}")
+                return None
+            with torch.no_grad():
+                predicted, truth = self.simulator.simulate(window, 1), window.targets.double()
+            refined = system.refined(predicted[:, 0].nan_to_num(0.0, 0.0, 0.0), scores.tolerance)
+            from_zero = system.refined(torch.zeros_like(truth[:, 0]), scores.tolerance)
+            measured = {
+                "residual predicted": refined.before,
+                "residual refined": refined.after,
+                "iterations": refined.iterations,
+                "iterations from zero": from_zero.iterations,
+            }
+            scores.add(measured, refined.values.unsqueeze(1), truth)
+        return scores
+
+    def _coded(self, window: Window, steps: int) -> Tensor:
+        """The true frames through the codec alone."""
+        codec, grid = self.simulator.codec, tuple(window.targets.shape[2:-1])
+        states = (codec.encode(window.targets[:, t], window.task, window.periodic, window.corner) for t in range(steps))
+        return torch.stack([codec.decode(state, window.task, grid) for state in states], 1)
+
+    def _windows(self, exam: Exam, cells: int = 0) -> Iterator[Window]:
+        parts, frames, cut = (exam.part, *exam.more), exam.frames, exam.cut
+        lengths = {int(length) for part in parts for length in part.lengths}
+        if frames is None and not exam.part.task.steady and len(lengths) > 1:
+            frames, cut = min((length for length in lengths if length > self.protocol.context), default=None), True
+        return whole(parts, self.protocol.context, cells=cells, frames=frames, cut=cut)
+
+    def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Scored]:
+        """Ours, the rivals, persistence."""
+        judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
+        return [
+            Scored(
+                evaluate(who, self._windows(exam), self.protocol, exam.split, examples if who is self.ours else 0), cost
+            )
+            for who, cost in judged
+        ]
+
+    def _before(self, exam: Exam) -> list[tuple[Predictor, Cost]]:
+        """The simulator that was started from, where it knew the task: has it been forgotten?"""
+        if self.config.start_from is None:
+            return []
+        old = load(self.config.start_from)
+        return [(predictor_of(old, self.device, BEFORE), Cost())] if _knows(old, exam.part.task) else []
+
+    def _champion(self, exam: Exam, ours: Scored) -> Scored | None:
+        """The champion's simulator on the same trajectories, where it was not judged on them and knows the task."""
+        task = exam.part.task
+        if self.champion is None or self.champion.was_judged_on(task.name, ours.evaluation.marks):
+            return None
+        other = load(self.champion.folder)
+        if not _knows(other, task) or other.context > self.protocol.context:
+            return None
+        who = predictor_of(other, self.device, CHAMPION)
+        own = dataclasses.replace(self.protocol, context=self.config.evaluation.given_to(other.context))
+        return Scored(evaluate(who, self._windows(exam), own, exam.split, 0), Cost())
+
+    def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
+        """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
+        given = self.protocol.context  # all true frames that there are before a rollout, though ours may look at fewer
+        network = BASELINES[kind].untrained(data.task, given, self.cost.params, self.config.seed)
+        alone, settings = Dist(device=self.device), self.config.forecasting
+        batches = windows_of(self.config, [data], settings, alone, context=given)
+        network.fit(whole(batches.train, given))
+        own = {"optimizer": "adamw", "compile": False, "steps": None, "seconds": self.seconds, **network.recipe}
+        train = dataclasses.replace(settings.train, **own)
+        outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
+        cost = Cost(network.parameter_count, outcome.steps, outcome.seconds, str(self.device))
+        network.module.to(self.device).eval()
+        return ModulePredictor(network.name, self.device, network.predict), cost
+
+
+def judge(
+    config: RunConfig,
+    simulator: Simulator,
+    sets: Sequence[DataSet],
+    budget: Mapping[str, Outcome],
+    device: torch.device,
+    screen: Screen,
+    split: str = "test",
+    champion: Champion | None = None,
+) -> Report:
+    """Whole rollouts on one part of every task, and what the config asks beyond it."""
+    cost = cost_of(simulator, {name: (o.steps, o.seconds) for name, o in budget.items()}, str(device))
+    folder = RunDir(Path(config.out) / config.name)
+    return judged(
+        Judge(config, simulator, cost, device, screen, config.evaluation.baselines, champion), sets, folder, split
+    )
+
+
+def judged(judge: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) -> Report:
+    """The report on one part of the run's own data, and what its config asks beyond it."""
+    config, results = judge.config, []
+    known = {data.task.name for data in sets}
+    for name in config.evaluation.unseen:
+        if name not in known:
+            judge.warnings.append(f"evaluation.unseen names {name}, of which this run has no data; it was left out.")
+    with ExitStack() as stack:
+        for data in sets:
+            beyond = exams(config, data, judge.simulator, folder.cache("beyond"), judge.screen, stack)
+            (main, *others), notes = by_length(data.parts(split), split, judge.protocol.context)
+            main = dataclasses.replace(main, outside=tuple(outside_of(judge.simulator, data.parts(split))))
+            judge.warnings += notes
+            results.append(judge.task(main, data, chain(others, beyond if split == "test" else ())))
+    on, seen = seen_before(config, sets, split, judge.screen.following)
+    judge.warnings += seen
+    digests = Identity(folder, judge.screen.say).by_path()
+    report = judge.report(config.name, results, [data.fact(digests) for data in sets], on=on)
+    simulators = {OURS: digest_of(folder), CHAMPION: judge.champion.simulator if judge.champion is not None else ""}
+    learning = tuple(curves_of(folder.metrics))
+    return dataclasses.replace(report, drawn=drawn_in(folder, known), learning=learning, simulators=simulators)
+
+
+def _knows(simulator: Simulator, task: TaskSpec) -> bool:
+    """Whether a simulator was trained on the task with the same channels, inputs and parameters."""
+    own = simulator.codec.tasks.get(task.name)
+    if own is None:
+        return False
+    return (own.channels, own.given, numbers_of(own)) == (task.channels, task.given, numbers_of(task))
+
+
+def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:
+    """What a simulator took, given the steps and seconds of each stage; no step counts while it predicts nothing."""
+    numbers = sum(p.numel() for p in simulator.parameters())
+    idle = any(STAGES[name].makes == FORECASTER and not steps for name, (steps, _) in spent.items() if name in STAGES)
+    steps = 0 if idle else sum(steps for steps, _ in spent.values())
+    return Cost(numbers, steps, sum(seconds for _, seconds in spent.values()), device)
