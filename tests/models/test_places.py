@@ -144,6 +144,20 @@ def test_points_and_estimates_of_errors_on_a_finer_grid_are_of_the_rollout_on_th
             assert torch.allclose(sign, alone.mean(0)), "the mean over the three grids"
 
 
+def test_values_between_the_cells_of_a_finer_grid_keep_the_bounds_that_frames_keep() -> None:
+    simulated = simulator("cfd1d", grids={"cfd1d": (32,)})
+    simulated.learn_corners({"cfd1d": (-1 / 96,)})
+    density = torch.where((centres(96) > 0.4) & (centres(96) < 0.6), 1.0, 0.01)  # between its cells a wave overshoots
+    gas = torch.stack((density, torch.zeros(96), torch.ones(96)), -1).expand(2, 1, 96, 3)
+    fine = window(gas, condition("cfd1d", 2))
+    with torch.no_grad():
+        frames = simulated.simulate(fine, 2)
+        between = simulated.simulate(fine, 2, centres(400).unsqueeze(1))
+    assert frames[..., 0].min() >= 0
+    assert between.shape == (2, 2, 400, 3)
+    assert between[..., 0].min() >= 0
+
+
 def test_the_copies_of_a_step_are_no_mirror_images_of_cells_picked_between_walls() -> None:
     simulated = simulator("reacdiff2d", grids={"reacdiff2d": (8, 8)})
     simulated.config = SimulatorConfig(images=True)

@@ -22,6 +22,7 @@ from ups.models.part import Part, drawn_parts
 from ups.models.points import frames_at, seen_from
 from ups.models.questions import trained_ranges
 from ups.models.replay import Replays
+from ups.models.stepping import Stepping
 from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, turns
@@ -171,7 +172,9 @@ class Simulator(Answers):
         if points is None:
             return frames
         begins = self.codec.beginning(window.task, tuple(frames.shape[2:-1]), window.corner)
-        return frames_at(frames, seen_from(begins, points), window.periodic, window.mask)
+        values = frames_at(frames, seen_from(begins, points), window.periodic, window.mask)
+        stepping = Stepping(self, window, points)
+        return torch.stack([stepping.bounded(step) for step in values.unbind(1)], 1)
 
     def awake(self, task: TaskSpec) -> list[Part]:
         """The parts that have been trained and act on a task, but for those in whose place another works."""

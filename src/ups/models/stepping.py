@@ -126,6 +126,10 @@ class Stepping:
             values = self.refined(values, condition)
             if raw is not None and frame is not None:
                 values = values + interpolate(frame - raw, there, self.periodic)
+        return self.bounded(values)
+
+    def bounded(self, values: Tensor) -> Tensor:
+        """Values at points `(B, P, C)` kept within the bounds of the guarding laws: between cells they may overshoot."""
         return repaired(values, self.bounds, self.reference, self.domain, aims=self.bound_aims)
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:
