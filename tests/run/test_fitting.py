@@ -303,13 +303,33 @@ def test_each_trajectory_is_thinned_by_its_own_times_whatever_the_order(tmp_path
 
 
 def test_steps_of_a_rollout_are_those_of_each_sample_or_the_nearest_trained_ones() -> None:
-    def steps(context: int) -> tuple[list[float], list[tuple[float, float]]]:
+    def steps(context: int, *lone: bool) -> tuple[list[float], list[tuple[float, float]]]:
+        lone = lone or (False,) * 4
         given = SimpleNamespace(dt=torch.tensor([0.25, 0.5, 0.125, 0.75]), context=torch.zeros(4, context, 16, 1))
-        taken, apart = _steps(given, 0.25, 0.5)  # type: ignore[arg-type]
+        taken, apart = _steps(given, 0.25, 0.5, torch.tensor(lone))  # type: ignore[arg-type]
         return taken.tolist(), apart
 
     assert steps(1) == ([0.25, 0.5, 0.25, 0.5], [(0.125, 0.25), (0.75, 0.5)])
     assert steps(2) == ([0.25, 0.5, 0.125, 0.75], []), "several frames must be told how far apart they are"
+    assert steps(1, False, True, True, True) == ([0.25] * 4, []), "a lone frame has no step of its own"
+
+
+def test_a_rollout_continues_trajectories_of_other_steps_and_lone_frames_as_each_alone(tmp_path: Path) -> None:
+    path, steps = renamed_file(tmp_path / "r.h5"), [0.1, 0.3, 0.1]
+    simulator = trained(path, REN)
+    simulator.fit_dt("ren", 0.3, 0.3)
+    saved, said = simulator.save(tmp_path / "simulator.safetensors"), list[str]()
+    x, times = (np.arange(16) + 0.5) / 8, np.array([np.arange(6) * dt for dt in steps])
+    np.savez(tmp_path / "several.npz", a=U[:3], x=x, time=times)
+    out = rollout(saved, tmp_path / "several.npz", 3, tmp_path / "several.h5", 3, None, say=said.append)
+    with open_source(out, TASKS) as source:
+        for row in range(3):
+            alone = simulator.rollout(U[row, 0, :, None], 3, dt=0.3)
+            assert np.allclose(source[row].values[1:], alone, atol=1e-5), "in the order of the file"
+            assert np.allclose(source.times_of(row), 0.3 * np.arange(4), atol=1e-6)
+    np.savez(tmp_path / "lone.npz", a=U[:2, :1], x=x)
+    with open_source(rollout(saved, tmp_path / "lone.npz", 2, tmp_path / "lone.h5", 2, None), TASKS) as source:
+        assert np.allclose(source.times, 0.3 * np.arange(3), atol=1e-6)
 
 
 def test_nothing_that_was_opened_to_choose_a_reading_stays_open(

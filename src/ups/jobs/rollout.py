@@ -55,19 +55,23 @@ def rollout(
         if len(source) > samples:
             say(f"the first {samples} of the {len(source)} trajectories of {source_path}; --samples asks for more.")
         spacing = simulator.ranges()[spec.name]["dt"][0]
-        part, *others = each_spaced(source, source.ids[:samples], spacing, None)
-        if others:
-            what = "are on several grids"
-            if all(other.shape == part.shape for other in others):
-                what = f"cannot all be thinned alike to frames {spacing:.4g} apart, as in training"
-            raise DataError(f"{source_path}: its first {samples} {what}; ask for fewer --samples.")
-        window = _window(simulator, part, steps, say)
-        context = window.context.shape[1]
-        size = bytes_of(spec, part.shape, steps if spec.steady else context + steps)
-        check_room(Path(os.path.realpath(out)).parent, HEAD_BYTES + len(part) * size)
-        frames = predictor_of(simulator, device_of(device)).predict(window, steps)
-        _check_finite(frames, source_path, part.ids)
-        continued = _continued(source_path, part, window, frames, params or {})
+        parts = each_spaced(source, source.ids[:samples], spacing, None)  # each thinned by the times of its own
+        if len({(part.domain.shape, part.domain.bounds, part.domain.periodic) for part in parts}) > 1:
+            raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
+        back, shortest = simulator.operator.config.looks_back(spec.name), min(int(part.lengths.min()) for part in parts)
+        context = max(back, min(simulator.context, shortest))
+        sentences: list[str] = []
+        windows = [_window(simulator, part, context, steps, sentences.append) for part in parts]
+        for sentence in dict.fromkeys(sentences):
+            say(sentence)
+        size = bytes_of(spec, parts[0].shape, steps if spec.steady else context + steps)
+        check_room(Path(os.path.realpath(out)).parent, HEAD_BYTES + sum(map(len, parts)) * size)
+        predictor, pieces = predictor_of(simulator, device_of(device)), list[Continued]()
+        for part, window in zip(parts, windows, strict=True):
+            frames = predictor.predict(window, steps)
+            _check_finite(frames, source_path, part.ids)
+            pieces.append(_continued(source_path, part, window, frames, params or {}))
+        continued = Continued.joined(pieces, source.ids)
     with writing(out, "choose another --out") as beside:
         write_file(continued, beside, spec.name)
         with h5py.File(beside, "a") as file:
@@ -76,19 +80,17 @@ def rollout(
     return out
 
 
-def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[[str], None]) -> Window:
+def _window(simulator: Simulator, part: Trajectories, context: int, steps: int, say: Callable[[str], None]) -> Window:
     """The frames that are continued, and the steps that are taken; `say` is told what there is to say of them.
 
     Where times are uneven and the file has a frame for each step, these are as long as its own."""
     spec, path = part.task, part.origin
     low, high = simulator.ranges()[spec.name]["dt"]
-    back = simulator.operator.config.looks_back(spec.name)
-    context = max(back, min(simulator.context, int(part.lengths.min())))
     window = part.window(list(range(len(part))), [0] * len(part), context, 0)
     for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
         if not bool(values.isfinite().all()):
             raise DataError(f"{path}: its {what} values that are not finite; mend or leave them out.")
-    dt, apart = _steps(window, low, high)
+    dt, apart = _steps(window, low, high, torch.from_numpy(part.lengths == 1))
     if part.clock.steps is not None:
         own = int(part.lengths.min()) >= context + steps
         which = "those of the file" if own else "all as long as the first of a trajectory, for the file has not so many"
@@ -96,7 +98,7 @@ def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[
         if own:
             dt, apart = part.clock.step(range(len(part)), [0] * len(part), context, steps), []
     window = dataclasses.replace(window, dt=dt)
-    if apart and not spec.steady and int(part.lengths.max()) > 1:
+    if apart and not spec.steady:
         theirs, taken_there = (_from_to(values) for values in zip(*apart, strict=True))
         which = "its frames" if len(apart) == len(part) else f"the frames of {len(apart)} of {len(part)} trajectories"
         say(f"{path}: {which} are {theirs} apart; steps of {taken_there} are taken, as in training.")
@@ -107,9 +109,11 @@ def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[
     return window
 
 
-def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, list[tuple[float, float]]]:
+def _steps(
+    window: Window, low: float, high: float, lone: torch.Tensor
+) -> tuple[torch.Tensor, list[tuple[float, float]]]:
     """The steps `(B,)` that are taken from a window, trained from `low` to `high`: of each sample its own, or else the
-    nearest of these; and where they are not its own, both.
+    nearest of these; and where they are not its own, both. Samples of a `lone` frame have none: they take the shortest.
 
     One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
     """
@@ -117,7 +121,8 @@ def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, list[
     keep = (own >= 0.999 * low) & (own <= 1.001 * high) | (window.context.shape[1] > 1)
     near = torch.where(keep, own, own.clamp(low, high))
     near = torch.where((own - low).abs() <= 1e-3 * low, torch.full_like(own, low), near)
-    return near, [*zip(own[~keep].tolist(), near[~keep].tolist(), strict=True)]
+    near, told = torch.where(lone, torch.full_like(own, low), near), ~keep & ~lone
+    return near, [*zip(own[told].tolist(), near[told].tolist(), strict=True)]
 
 
 def _from_to(values: Sequence[float]) -> str:
@@ -155,6 +160,20 @@ class Continued(Source):
     ) -> None:
         super().__init__(path, facts)
         self.values, self.clocks, self.settings, self.given = values, times, params, inputs
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Continued], order: Sequence[str]) -> Continued:
+        """Several on one grid as one, its trajectories in the order of these names."""
+        place = {name: i for i, name in enumerate(order)}
+        ids = [name for piece in pieces for name in piece.ids]
+        rows = sorted(range(len(ids)), key=lambda row: place[ids[row]])
+        values, clocks, inputs = (
+            np.concatenate([getattr(piece, name) for piece in pieces])[rows] for name in ("values", "clocks", "given")
+        )
+        settings = [params for piece in pieces for params in piece.settings]
+        settings = [settings[row] for row in rows]
+        facts = Facts(pieces[0].task, settings[0], pieces[0].domain, clocks[0], tuple(ids[row] for row in rows))
+        return cls(pieces[0].path, facts, values, clocks, settings, inputs)
 
     def _values(self, index: int, frames: slice) -> Array:
         return np.asarray(self.values[index, frames])

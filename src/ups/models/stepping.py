@@ -129,7 +129,7 @@ class Stepping:
         return self.bounded(values)
 
     def bounded(self, values: Tensor) -> Tensor:
-        """Values at points `(B, P, C)` kept within the bounds of the guarding laws: between cells they may overshoot."""
+        """Values at points `(B, P, C)` kept within the bounds of the guarding laws, also between cells."""
         return repaired(values, self.bounds, self.reference, self.domain, aims=self.bound_aims)
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:
