@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -79,10 +80,38 @@ def test_components_of_tensors_follow_the_axes(tmp_path: Path) -> None:
     path = tmp_path / "s.npy"
     np.save(path, np.random.default_rng(0).standard_normal((3, 4, 4, 4, 9)))
     task = open_source(path, TASKS, Definition("stress", dims=dims, fields=fields)).task
-    like = open_source(path, TASKS, Definition("p", dims=("time", "z", "x", "y", "channel"), fields=fields)).task
+    others = {"s": tuple(f"t{name}" for name in names)}
+    like = open_source(path, TASKS, Definition("p", dims=("time", "z", "x", "y", "channel"), fields=others)).task
     turned = in_order(task, like)
     assert turned.axes[:3] == ("z", "x", "y")
     assert turned.channels == tuple(f"s{a}{b}" for a in "zxy" for b in "zxy")
+
+
+@pytest.mark.parametrize("fields", [{}, {"w": ("u", "v")}])
+def test_components_of_the_same_names_are_the_same_in_whatever_order_axes_stand(
+    tmp_path: Path, fields: dict[str, tuple[str, ...]]
+) -> None:
+    both = np.stack([VALUES["vx"], VALUES["vy"]], -1)
+    np.savez(tmp_path / "xy.npz", w=both, x=X, y=Y)
+    np.savez(tmp_path / "yx.npz", w=both.swapaxes(2, 3), x=X, y=Y)
+    tasks = [Definition("flow", dims=("sample", "time", *axes, "channel"), fields=fields) for axes in ("xy", "yx")]
+    sources = [
+        open_source(tmp_path / f"{name}.npz", TASKS, task) for name, task in zip(("xy", "yx"), tasks, strict=True)
+    ]
+    joined = Joined(tmp_path, sources)
+    assert sources[1].task.axes[:2] == ("y", "x")
+    for i in range(6):
+        np.testing.assert_array_equal(joined[i].values, sources[0][i % 3].values)
+
+
+def test_what_a_worker_process_is_given_knows_no_domain_of_this_one(sources: list[Source]) -> None:
+    first, other = sources
+    turned = renamed(other, first.task)
+    assert turned.domain_of(0).shape == (4, 6)
+    copy = pickle.loads(pickle.dumps(turned))
+    assert copy._seen == {}, "by the ids of this process"
+    assert copy.domain_of(0).shape == (4, 6)
+    assert copy.domain_of(0) is copy.domain_of(1)
 
 
 def _plain(path: Path) -> Path:

@@ -15,6 +15,7 @@ import torch
 
 from ups.config import load
 from ups.data import Source, open_source
+from ups.data.splits import make_split
 from ups.data.write_well import write_file
 from ups.definition import Definition
 from ups.jobs.evaluate import _ends
@@ -22,6 +23,8 @@ from ups.jobs.rollout import _steps, rollout
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.config import run_config
+from ups.run.data.data_config import DataConfig
+from ups.run.data.datasets import DataEntry, DataSet, aligned
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.types import ConfigError, DataError
 
@@ -330,6 +333,35 @@ def test_a_rollout_continues_trajectories_of_other_steps_and_lone_frames_as_each
     np.savez(tmp_path / "lone.npz", a=U[:2, :1], x=x)
     with open_source(rollout(saved, tmp_path / "lone.npz", 2, tmp_path / "lone.h5", 2, None), TASKS) as source:
         assert np.allclose(source.times, 0.3 * np.arange(3), atol=1e-6)
+
+
+def test_a_file_with_its_axes_in_another_order_is_rolled_out_as_the_same_data_and_that_is_said(tmp_path: Path) -> None:
+    x, y, t = (np.arange(8) + 0.5) / 8, (np.arange(12) + 0.5) / 4, 0.25 * np.arange(4)
+    values = RNG.standard_normal((2, 4, 8, 12, 2))
+    np.savez(tmp_path / "xy.npz", w=values, x=x, y=y, time=t)
+    np.savez(tmp_path / "yx.npz", w=values.swapaxes(2, 3), x=x, y=y, time=t)
+    simulator, said = trained(tmp_path / "xy.npz", flow("xy")), list[str]()
+    saved = simulator.save(tmp_path / "simulator.safetensors")
+    runs = [rollout(saved, tmp_path / "xy.npz", 3, tmp_path / "xy.h5", 2, None, say=said.append)]
+    assert said == []
+    simulator.provenance = {"definitions": [flow("yx").plain()]}
+    saved = simulator.save(tmp_path / "other.safetensors")
+    runs.append(rollout(saved, tmp_path / "yx.npz", 3, tmp_path / "yx.h5", 2, None, say=said.append))
+    assert said == [f"{tmp_path / 'yx.npz'}: its axes are y, x, and are read as x, y, the order of the task"]
+    with open_source(runs[0], TASKS) as first, open_source(runs[1], TASKS) as other:
+        for i in range(2):
+            np.testing.assert_array_equal(first[i].values, other[i].values)
+    with open_source(tmp_path / "yx.npz", TASKS, flow("yx")) as source:
+        whole = DataEntry(DataConfig(task="burgers1d"), source, make_split(source.ids, "seeded", (1.0, 0.0, 0.0)))
+        said.clear()
+        (again,) = aligned([DataSet(source.task, (whole,))], simulator.codec.tasks, said.append)
+        assert again.task.axes[:2] == ("x", "y")
+        np.testing.assert_array_equal(again.entries[0].source.read(1, slice(0, 4)), values[1])
+        assert said == ["flow: its axes are y, x, and are read as x, y, the order of the task"]
+
+
+def flow(axes: str) -> Definition:
+    return Definition("flow", dims=("sample", "time", *axes, "channel"), fields={"w": ("u", "v")}, periodic=("x", "y"))
 
 
 def test_nothing_that_was_opened_to_choose_a_reading_stays_open(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,12 +20,13 @@ def order_of(task: TaskSpec, like: TaskSpec) -> Order | None:
 
 
 def in_order(task: TaskSpec, like: TaskSpec) -> TaskSpec:
-    """A task with its axes in the order of `like`, where they are the same ones; and so the components of its vectors,
-    which stand in the order of the axes."""
+    """A task with its axes in the order of `like`, where they are the same ones; and so the components of its vectors:
+    those that `like` has too are matched by their names, others stand in the order of the axes."""
     order = order_of(task, like)
     if order is None:
         return task
-    fields, inputs = (tuple(_in_order(f, order) for f in group) for group in (task.fields, task.inputs))
+    known = {frozenset(field.channels): field for field in (*like.fields, *like.inputs)}
+    fields, inputs = (tuple(_in_order(f, order, known) for f in group) for group in (task.fields, task.inputs))
     bounds, periodic = tuple(task.bounds[at] for at in order), tuple(task.periodic[at] for at in order)
     axes = (*(task.axes[at] for at in order), *task.axes[task.ndim :])
     return dataclasses.replace(task, fields=fields, inputs=inputs, bounds=bounds, periodic=periodic, axes=axes)
@@ -37,14 +38,21 @@ def turned(source: Source, like: TaskSpec) -> Source:
     return source if order is None else Turned(source, order, in_order(source.task, like))
 
 
+def turning(task: TaskSpec, like: TaskSpec) -> str:
+    """A note on a source that is turned; nothing of one that is not."""
+    if order_of(task, like) is None:
+        return ""
+    old, new = (", ".join(t.axes[: t.ndim]) for t in (task, like))
+    return f"its axes are {old}, and are read as {new}, the order of the task"
+
+
 class Turned(View):
     """Another source with its axes of space in another order."""
 
     def __init__(self, source: Source, order: Order, task: TaskSpec) -> None:
-        old, new = (", ".join(t.axes[: t.ndim]) for t in (source.task, task))
-        notes = (*source.notes, f"its axes are {old}, and are read as {new}, the order of the other files")
+        notes = (*source.notes, turning(source.task, task))
         super().__init__(source, task=task, domain=_domain(source.domain, order), notes=notes)
-        self._order, self._domains = order, dict[int, tuple[Domain, Domain]]()  # each with that which it was made of
+        self._order = order
         self._channels = [source.task.channels.index(name) for name in task.channels]
         self._given = [source.task.given.index(name) for name in task.given]
 
@@ -54,11 +62,8 @@ class Turned(View):
     def _inputs(self, index: int) -> Array:
         return self._moved(super()._inputs(index), 0, self._given)
 
-    def domain_of(self, index: int) -> Domain:
-        domain = super().domain_of(index)
-        if id(domain) not in self._domains:
-            self._domains[id(domain)] = (domain, _domain(domain, self._order))
-        return self._domains[id(domain)][1]
+    def seen_as(self, domain: Domain) -> Domain:
+        return _domain(domain, self._order)
 
     def _moved(self, values: Array, before: int, channels: Sequence[int]) -> Array:
         """Arrays with so many axes in front of those of space, and their channels in an order."""
@@ -66,8 +71,10 @@ class Turned(View):
         return np.ascontiguousarray(values.transpose(axes)[..., channels])
 
 
-def _in_order(field: Field, order: Order) -> Field:
-    """A field with its components in the order of the axes."""
+def _in_order(field: Field, order: Order, known: Mapping[frozenset[str], Field]) -> Field:
+    """A field with its components as a known one of theirs has them, or else in the order of the axes."""
+    if same := known.get(frozenset(field.channels)):
+        return dataclasses.replace(field, channels=same.channels)
     shape = (len(order),) * field.rank
     if len(field.channels) != int(np.prod(shape)):
         return field

@@ -196,6 +196,10 @@ class View(Source):
         super().__init__(source.path, Facts(**{**facts, **changes}))
         self.source, self.nan_is_mask = source, source.nan_is_mask
         self.channels_apart = source.channels_apart
+        self._seen: dict[int, tuple[Domain, Domain]] = {}  # domains as this view sees them, each with what it is of
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_seen": {}}  # in another process other domains have these ids
 
     def _values(self, index: int, frames: slice) -> Array:
         return self.source.read(index, frames)
@@ -230,7 +234,17 @@ class View(Source):
         return self.source.times_of(index)
 
     def domain_of(self, index: int) -> Domain:
-        return self.source.domain_of(index)
+        domain = self.source.domain_of(index)
+        if id(domain) not in self._seen:
+            own = self.seen_as(domain)
+            if own is domain:
+                return domain
+            self._seen[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
+        return self._seen[id(domain)][1]
+
+    def seen_as(self, domain: Domain) -> Domain:
+        """A domain of the other source as this view has it."""
+        return domain
 
     def files(self) -> list[Path]:
         return self.source.files()

@@ -6,7 +6,6 @@ import bisect
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -144,27 +143,16 @@ class Defined(View):
     ) -> None:
         """Of every sample, the ends of the axes `bounded` are the task's; with `walls` so is which axes wrap."""
         self._bounded, self._walls = frozenset(bounded), walls
-        self._domains: dict[int, tuple[Domain, Domain]] = {}
         self._assumed = dict(params)
         self._task = task
-        domain = self._own(source.domain)
-        super().__init__(source, task=task, params={**source.params, **params}, domain=domain)
+        super().__init__(source, task=task, params={**source.params, **params}, domain=self.seen_as(source.domain))
 
-    def _own(self, domain: Domain) -> Domain:
+    def seen_as(self, domain: Domain) -> Domain:
         if not self._bounded and not self._walls:
             return domain
-        if id(domain) not in self._domains:
-            task, ends = self._task, zip(self._task.axes, self._task.bounds, domain.bounds, strict=False)
-            bounds = tuple(stated if axis in self._bounded else stored for axis, stated, stored in ends)
-            own = Domain(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
-            self._domains[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
-        return self._domains[id(domain)][1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_domains": {}}
+        task, ends = self._task, zip(self._task.axes, self._task.bounds, domain.bounds, strict=False)
+        bounds = tuple(stated if axis in self._bounded else stored for axis, stated, stored in ends)
+        return Domain(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
 
     def params_of(self, index: int) -> Params:
         return {**self.source.params_of(index), **self._assumed}
-
-    def domain_of(self, index: int) -> Domain:
-        return self._own(self.source.domain_of(index))

@@ -170,7 +170,7 @@ class Run:
         """The data sets, made where no file holds them yet, and opened once."""
         place, screen = self.folder.cache("data"), self.screen
         sets = open_sets(self.config.data, place, screen.following, self._opened, screen.say, self.config.data_from)
-        return sets if self.parent is None else aligned(sets, self.parent.codec.tasks)
+        return sets if self.parent is None else aligned(sets, self.parent.codec.tasks, screen.say)
 
     @cached_property
     def parent(self) -> Simulator | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ups.data import Joined, Source, open_source, open_together, renamed, same_task
 from ups.data.axes import uneven_axes
-from ups.data.axis_order import in_order
+from ups.data.axis_order import in_order, turning
 from ups.data.checksums import Digest, Memory, content
 from ups.data.splits import PARTS, Split
 from ups.data.trajectories import Trajectories, alike
@@ -235,10 +235,13 @@ def as_known(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[Dat
     return sets
 
 
-def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[DataSet]:
+def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec], say: Say = _nothing) -> list[DataSet]:
     """Data sets with parameters, and the words that these may be, in the order of a simulator that knows the tasks; new
     ones come last. A network gets a word as its place among the choices, so the order matters, and so does
     that of the axes. Fields and inputs keep the order of the data, for `models.inherit` matches them by name."""
+    for data in (data for data in sets if data.task.name in known):
+        if note := turning(data.task, known[data.task.name]):
+            say(f"{data.task.name}: {note}")
     return [_aligned(data, known[data.task.name]) if data.task.name in known else data for data in sets]
 
 

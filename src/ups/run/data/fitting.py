@@ -13,7 +13,7 @@ from typing import Any
 
 from ups.config import load as load_config
 from ups.data import Source, open_source, renamed
-from ups.data.axis_order import turned
+from ups.data.axis_order import turned, turning
 from ups.data.readers.array_dims import TAKEN
 from ups.data.reduction import Reduction
 from ups.data.trajectories import Trajectories, alike
@@ -202,6 +202,8 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, sa
             "it is one of these)."
         )
     spec = simulator.codec.task(name)
+    if note := turning(source.task, spec):
+        say(f"{source.path}: {note}")
     source = turned(source, spec)
     if source.task.channels != spec.channels or source.domain.ndim != spec.ndim:
         ours, theirs = ", ".join(spec.channels), ", ".join(source.task.channels)
