@@ -146,7 +146,12 @@ def test_a_run_for_so_many_steps_stands_beside_runs_by_the_clock_that_took_as_ma
     clock = run(0, 1000, by_steps=False)
     seeds = [run(1, 1040), run(2, 1100), run(3, 100), run(4, 1000, hardware="another"), run(5, 1000, minutes=4.0)]
     assert shown([clock, *seeds], row) == [clock, seeds[0]]
-    assert shown(seeds[:3], row) == seeds[:1], "without a clock the first says how many"
+    assert shown([clock, run(0, 1010)], row) == [clock], "a repetition does not replace it"
+    assert shown(seeds[:3], row) == [seeds[2]], "without a clock the newest says how many"
+    false_start = [run(0, 100), run(1, 1000), run(2, 1010), run(3, 100)]
+    assert shown(false_start[:3], row) == false_start[1:3], "as most of them took"
+    moved = [run(0, 1000, hardware="another"), run(1, 1000), run(2, 1000)]
+    assert shown(moved, row) == moved[1:], "on the hardware of the newest"
 
 
 def test_runs_on_other_hardware_than_the_newest_are_not_shown_beside_it() -> None:

@@ -31,7 +31,8 @@ def runs_shown(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: 
     known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
     alike = _of_as_many_steps(by_newest_recipe(sorted(known, key=lambda entry: entry.started)))
     budgets: dict[float, dict[int, Entry]] = {}
-    for entry in (entry for entry in alike if entry.hardware == alike[-1].hardware):
+    own = [entry for entry in alike if entry.hardware == alike[-1].hardware]
+    for entry in sorted(own, key=lambda entry: not entry.by_steps):  # of one seed the clock's goes before one by steps
         budgets.setdefault(entry.minutes, {})[entry.seed] = entry
     runs = max(budgets.items(), key=lambda budget: (len(budget[1]), budget[0]), default=(0.0, {}))[1]
     return [runs[seed] for seed in sorted(runs)]
@@ -39,16 +40,18 @@ def runs_shown(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: 
 
 def _of_as_many_steps(runs: Sequence[Entry]) -> list[Entry]:
     """Without runs by steps that took others than all runs of their minutes by the clock, to a twentieth, or that are
-    on another hardware than those: their minutes say nothing of them. Where there are none by the clock, they are held
-    against the first."""
-
-    def beside(entry: Entry) -> list[Entry]:
-        same = [other for other in runs if other.minutes == entry.minutes]
-        return [other for other in same if not other.by_steps] or same[:1]
+    on another hardware than those: their minutes say nothing of them. Where there are none by the clock, those stay
+    that took as many as most on the hardware of the newest."""
 
     def like(entry: Entry, other: Entry) -> bool:
         steps = steps_of(other)
         return entry.hardware == other.hardware and abs(steps_of(entry) - steps) <= steps / 20
+
+    def beside(entry: Entry) -> list[Entry]:
+        same = [other for other in runs if other.minutes == entry.minutes]
+        own = [other for other in reversed(same) if other.hardware == same[-1].hardware]
+        usual = max(own, key=lambda one: sum(like(other, one) for other in own))  # the newest of those it is said of
+        return [other for other in same if not other.by_steps] or [usual]
 
     return [e for e in runs if not e.by_steps or any(like(e, other) for other in beside(e))]
 
