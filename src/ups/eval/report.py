@@ -22,6 +22,7 @@ from ups.eval.sections import Rows
 from ups.eval.training_facts import Drawn, StageFact
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
+from ups.run_files import REPORT, RESULTS
 from ups.types import DataError
 
 
@@ -131,10 +132,10 @@ class Report:
     def write(self, folder: Path) -> tuple[Path, Path]:
         """`report.html`, `results.json` and `trajectories.json` in `folder`, each replaced in one step."""
         folder.mkdir(parents=True, exist_ok=True)
-        path, rows = folder / "results.json", results.rows_of(self.records)
+        path, rows = folder / RESULTS, results.rows_of(self.records)
         results.write_results(path, rows)
         trajectories.write(folder, self.per_trajectory())
-        return self.page(rows).write(folder / "report.html"), path
+        return self.page(rows).write(folder / REPORT), path
 
     def per_trajectory(self) -> list[PerTrajectory]:
         """The error of each predictor on each trajectory; not of the codec alone, which is shown what it predicts. A

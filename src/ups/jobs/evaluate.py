@@ -9,7 +9,6 @@ from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ups.config import load as load_config
 from ups.data import Source
 from ups.data.duplicates import Ends, ends_of
 from ups.data.reduction import Reduction, thinning
@@ -23,7 +22,7 @@ from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.jobs.relative_paths import directory_of
 from ups.models import Simulator, artifact
-from ups.run.config import RunConfig, run_config
+from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity, files_of
 from ups.run.data.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
@@ -31,6 +30,7 @@ from ups.run.judging.champion import Champion
 from ups.run.judging.exams import Exam, Maker, by_length, cells_of, outside_of
 from ups.run.judging.judge import Judge, cost_of, judged
 from ups.run.judging.seen_in_training import WARNING, are_of_training, seen_in, used_by
+from ups.run.load import config_of
 from ups.run.load import load as load_simulator
 from ups.run.training import with_training
 from ups.rundir import RunDir
@@ -65,7 +65,7 @@ def evaluate_run(run: Path, question: Question, screen: Screen) -> tuple[Path, R
     """
     folder = RunDir.at(run)
     folder.require_own_files()
-    config = load_config(run_config(), folder.config, snapshot=True)
+    config = config_of(folder)
     if not config.data:
         raise DataError(f"{folder.config}: names no data, so it is not what the run was trained with; put that back.")
     try:

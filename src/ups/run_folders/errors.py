@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ups.eval.intervals import number, with_interval
-from ups.eval.trajectories import FILE, OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import OURS, PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.parsing import parse_json, read_text
+from ups.run_files import RESULTS, TRAJECTORIES
 from ups.types import DataError
 
 LARGEST = 2**26
@@ -57,7 +58,7 @@ def errors_of(folder: Path) -> dict[str, TaskError]:
     try:
         rows = read_trajectories(folder)
     except DataError as error:
-        older = None if (folder / FILE).exists() else _older(folder)
+        older = None if (folder / TRAJECTORIES).exists() else _older(folder)
         if older is None:
             raise error from None
         return older
@@ -91,7 +92,7 @@ def _older(folder: Path) -> dict[str, TaskError] | None:
     errors: dict[str, TaskError] = {}
     still: dict[str, float] = {}
     try:
-        for row in parse_json(read_text(folder / "results.json", LARGEST, stored=True)):
+        for row in parse_json(read_text(folder / RESULTS, LARGEST, stored=True)):
             if (row["metric"], row["mode"], row["axis"]) != ("nrmse", "strict", ""):
                 continue
             task, (value, low, high) = str(row["task"]), (float(row[name]) for name in ("value", "low", "high"))

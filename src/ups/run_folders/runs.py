@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from ups.run_files import is_run
 from ups.run_folders.evidence import Processes, one_line
-from ups.run_folders.state import ENDED, NOT_RUNS, RunState, ago, is_run, state_of
+from ups.run_folders.state import ENDED, NOT_RUNS, RunState, ago, state_of
 from ups.rundir import RunDir
 from ups.types import DataError
 

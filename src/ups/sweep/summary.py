@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ups.eval.intervals import number
-from ups.eval.trajectories import FILE as TRAJECTORIES
 from ups.files import write_atomic
 from ups.pages import Page, Section
 from ups.parsing import read_record
 from ups.run.config import run_config, without_effect
+from ups.run_files import TRAJECTORIES
 from ups.run_folders.candidate import candidates
 from ups.run_folders.compare import compare
 from ups.run_folders.compare_page import curve_sections

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ups.config import load as load_config
 from ups.data import Source, open_source, renamed
 from ups.data.axis_order import turned
 from ups.data.readers.array_dims import TAKEN
@@ -20,8 +19,9 @@ from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition, definition_from, definition_of, is_file_name
 from ups.models import Simulator
 from ups.physics import TASKS
-from ups.run.config import run_config
 from ups.run.data.datasets import DataSet, Say, check_axes
+from ups.run.load import config_of
+from ups.rundir import RunDir
 from ups.types import ARRAYS, ConfigError, DataError, Params, UpsError, counted
 
 
@@ -33,9 +33,9 @@ def definitions_of(run: Path, simulator: Simulator) -> tuple[Definition, ...]:
     """The definitions of the files of training, each under the name of its task: from the simulator, or from the config
     of the run folder where an older program left it."""
     held = simulator.provenance.get("definitions", ())
-    if not held and (run / "config.yaml").is_file():
+    if not held and RunDir(run).config.is_file():
         with suppress(UpsError):  # a config that this program does not read says nothing
-            held = load_config(run_config(), run / "config.yaml", snapshot=True).definitions
+            held = config_of(RunDir(run)).definitions
     try:
         definitions = [Definition.from_plain(content) for content in held]
     except (TypeError, ValueError, AttributeError):

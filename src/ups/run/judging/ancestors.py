@@ -7,15 +7,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ups.config import load
 from ups.data.duplicates import Ends, ends_of
-from ups.run.config import RunConfig, run_config
+from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity
 from ups.run.data.datasets import DataEntry, DataSet, open_sets
 from ups.run.data.doubts import doubts
 from ups.run.data.generate import Report as Following
 from ups.run.judging.leaks import leaks
 from ups.run.judging.seen_in_training import WARNING, seen_in, used_by
+from ups.run.load import config_of
 from ups.rundir import RunDir
 from ups.types import DataError, UpsError
 
@@ -71,9 +71,9 @@ def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
             return
         place = Path(start)
         parent = None
-        if (place / "config.yaml").is_file():
+        if (run := RunDir(place)).config.is_file():
             with suppress(UpsError):
-                parent = load(run_config(), place / "config.yaml", snapshot=True)
+                parent = config_of(run)
         yield place, parent
         start = parent.start_from if parent is not None else None
 
