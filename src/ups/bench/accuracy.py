@@ -19,7 +19,6 @@ from ups.bench.rows import Budget, Row, check_budget
 from ups.config import Config, fingerprint
 from ups.eval.baselines import require as require_baselines
 from ups.eval.results import Record, read_results
-from ups.eval.trajectories import OURS
 from ups.later import torch
 from ups.physics import EQUATIONS
 from ups.provenance import code
@@ -34,7 +33,7 @@ from ups.run.load import config_of
 from ups.run.phases import STARTED
 from ups.run.supervised import supervise
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError, UpsError, counted
+from ups.types import OURS, ConfigError, DataError, UpsError, counted
 from ups.verdict import FINISHED, Ending, classify
 
 Say = Callable[[str], None]

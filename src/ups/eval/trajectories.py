@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ups.files import write_atomic
 from ups.parsing import encoded, read_record
 from ups.run_files import TRAJECTORIES
-from ups.types import DataError
+from ups.types import OURS, DataError
 
 if TYPE_CHECKING:
     from ups.tensors import Window
 
-OURS, CHAMPION = "ups", "champion"  # predictors: the simulator of the run, and of one that it is held against
 ABOUT = (
     "nRMSE of each trajectory, with its mean and 95 % interval. Trajectories of one mark are the same to the bit: the "
     "same frames given, the same to predict."

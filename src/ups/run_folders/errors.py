@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ups.eval.intervals import number, with_interval
-from ups.eval.trajectories import OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.parsing import parse_json, read_text
 from ups.run_files import RESULTS, TRAJECTORIES
-from ups.types import DataError
+from ups.types import OURS, PERSISTENCE, DataError
 
 LARGEST = 2**26
 HARDLY = 0.95  # of the error of no forecast: what has more is not learnt
@@ -63,7 +63,7 @@ def errors_of(folder: Path) -> dict[str, TaskError]:
             raise error from None
         return older
     ours = main_rows(rows, OURS)
-    still = {row.task: row.value for row in main_rows(rows, "persistence").values()}
+    still = {row.task: row.value for row in main_rows(rows, PERSISTENCE).values()}
     return {task: _error_of(row, still.get(task)) for task, row in ours.items()}
 
 
@@ -98,7 +98,7 @@ def _older(folder: Path) -> dict[str, TaskError] | None:
             task, (value, low, high) = str(row["task"]), (float(row[name]) for name in ("value", "low", "high"))
             if row["predictor"] == OURS and task not in errors:
                 errors[task] = TaskError(task, value, low, high, int(row["n"]), str(row["protocol"]))
-            elif row["predictor"] == "persistence":
+            elif row["predictor"] == PERSISTENCE:
                 still.setdefault(task, value)
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

@@ -19,14 +19,10 @@ from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition, definition_from, definition_of, is_file_name
 from ups.models import Simulator
 from ups.physics import TASKS
-from ups.run.data.datasets import DataSet, Say, check_axes
+from ups.run.data.datasets import DataSet, Say, check_axes, unsaid
 from ups.run.load import config_of
 from ups.rundir import RunDir
 from ups.types import ARRAYS, ConfigError, DataError, Params, UpsError, counted
-
-
-def _nothing(_: str) -> None:
-    """Drops the sentence."""
 
 
 def definitions_of(run: Path, simulator: Simulator) -> tuple[Definition, ...]:
@@ -57,7 +53,7 @@ def _agreed(definitions: Sequence[Definition], definition: Definition) -> Defini
 
 
 def open_for(
-    simulator: Simulator, path: Path, task: str | None, trained: Sequence[Definition] = (), say: Say = _nothing
+    simulator: Simulator, path: Path, task: str | None, trained: Sequence[Definition] = (), say: Say = unsaid
 ) -> Source:
     """A file to be put to a simulator. `task` is a name, or a YAML file with a definition, by which it is read then.
 
@@ -188,7 +184,7 @@ def _misfit(path: Path, fault: UpsError) -> str:
     return f"{path}: is not laid out as the files of training were ({cause})."
 
 
-def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, say: Say = _nothing) -> Source:
+def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, say: Say = unsaid) -> Source:
     """The source to read, of a task that the simulator knows; refused in a sentence where the two do not fit.
 
     `params` stand in for what the source says of its parameters. `ahead` frames are wanted after those given. `say` is
