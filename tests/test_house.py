@@ -18,12 +18,14 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each room may import those listed, and itself. Only downwards; a new room is a new line here.
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
-    | {"definition", "streams", "tracking", "verdict"}
+    | {"definition", "streams", "tracking", "verdict", "run_files"}
     | {"sweep", "run_folders", "bundle", "submit", "fetch"},
     "bundle": {"types"},
-    "submit": {"sweep", "run", "tracking", "supervise", "wire", "config", "verdict", "types"},
-    "sweep": {"run_folders", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
-    "run_folders": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
+    "submit": {"sweep", "run", "tracking", "supervise", "wire", "config", "verdict", "run_files", "types"},
+    "sweep": {"run_folders", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"}
+    | {"run_files"},
+    "run_folders": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"}
+    | {"run_files"},
     "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "types"},
     "screen": {"run", "engine", "progress"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
@@ -36,19 +38,19 @@ FLOORS = {
     | {"definition", "masks", "streams", "pages", "presence", "provenance"}
     | {"heartbeat", "verdict", "types"}
     | {"fetch", "progress", "sync"},
-    "sync": {"fetch", "tracking", "supervise", "engine", "rundir", "progress", "verdict", "types"},
+    "sync": {"fetch", "tracking", "supervise", "engine", "rundir", "run_files", "progress", "verdict", "types"},
     "fetch": {"tracking", "progress", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"graphs", "triton_check", "physics", "masks", "types"},
-    "eval": {"pages", "types"},
+    "eval": {"pages", "run_files", "types"},
     "engine": {"graphs", "triton_check", "wire", "heartbeat", "verdict", "shortage", "types"},
     "supervise": {"rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
     "tracking": {"supervise", "rundir", "presence", "config", "verdict", "types"},
-    "rundir": {"provenance", "presence", "config", "verdict", "types"},
+    "rundir": {"provenance", "presence", "run_files", "config", "verdict", "types"},
     "provenance": {"verdict", "types"},
     "pages": {"types"},
     "physics": {"graphs", "triton_check", "types"},
-    "data": {"definition", "masks", "shortage", "host_memory", "types"},
+    "data": {"definition", "run_files", "masks", "shortage", "host_memory", "types"},
     "definition": {"config", "types"},
     "masks": {"types"},
     "config": {"types"},
@@ -64,6 +66,7 @@ FLOORS = {
     "presence": {"types"},
     "streams": set(),
     "progress": set(),
+    "run_files": set(),
     "later": set(),
     "parsing": set(),
     "version": set(),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from ups.config import load
-from ups.parsing import parse_json, threads_wanted
+from ups.parsing import fields_among, flat, parse_json, threads_wanted
 from ups.run.config import run_config
 from ups.types import ConfigError
 
@@ -121,3 +122,18 @@ def test_a_nan_in_json_is_read_where_it_may_stand_and_refused_elsewhere() -> Non
     assert parse_json("[Infinity]", nan=False) == [float("inf")]
     with pytest.raises(ValueError, match="NaN"):
         parse_json("[NaN]", nan=False)
+
+
+def test_nested_groups_are_one_by_dotted_key() -> None:
+    assert flat({"a": {"b": 1, 2: {"c": [3]}}, "d": {}}) == {"a.b": 1, "a.2.c": [3], "d": {}}
+
+
+def test_of_a_record_only_what_is_of_its_type_is_taken() -> None:
+    @dataclass
+    class Known:
+        count: int = 0
+        names: list[str] = field(default_factory=list)
+        word: str = ""
+
+    values = {"count": True, "names": ["a"], "other": 1}
+    assert Known(**fields_among(values, Known())) == Known(names=["a"])

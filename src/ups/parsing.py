@@ -9,7 +9,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -135,6 +135,20 @@ def read_text(path: Path, most: int = LARGEST_TEXT, *, stored: bool = False) -> 
     """A text file of at most `most` bytes; an OSError or ValueError where it cannot be read, or is no such file.
     `stored`: it must lie on a disk, for of a pipe one might wait for ever."""
     return _content(path, most, stored).decode()
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """The leaves of nested groups, by dotted key; a group that is empty is one."""
+    leaves: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{above}{key}"
+        leaves |= flat(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+    return leaves
+
+
+def fields_among(values: Mapping[str, Any], blank: Any) -> dict[str, Any]:
+    """Of a record, the fields of a dataclass that are of the type they have in a blank one; all else is damage."""
+    return {name: values[name] for name, value in vars(blank).items() if type(values.get(name)) is type(value)}
 
 
 def rows_in(lines: Iterable[bytes]) -> Iterator[Row]:

@@ -23,6 +23,7 @@ from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_json, read_record, read_text
 from ups.presence import hold, release
 from ups.provenance import environment
+from ups.run_files import CONFIG, ENVIRONMENT, LOCK, REPORT, RESULTS, TRAJECTORIES, VERDICT
 from ups.types import ConfigError, DataError, OutdatedError, UpsError
 from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict
 
@@ -56,18 +57,18 @@ class RunDir(AbstractContextManager["RunDir"]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = folder / "config.yaml"
-        self.environment = folder / "environment.json"
+        self.config = folder / CONFIG
+        self.environment = folder / ENVIRONMENT
         self.metrics = folder / "metrics.jsonl"
-        self.report = folder / "report.html"
-        self.results = folder / "results.json"
-        self.trajectories = folder / "trajectories.json"  # the error on each test trajectory
+        self.report = folder / REPORT
+        self.results = folder / RESULTS
+        self.trajectories = folder / TRAJECTORIES  # the error on each test trajectory
         self.stages = folder / "stages.json"
         self.statistics = folder / "statistics.json"  # of the training data
         self.data = folder / "data.json"  # what its data files hold
         self.phases = folder / "phases.json"  # seconds of each part of the run
         self.journal = folder / "phases.jsonl"  # what was begun, ended or skipped, and when; only ever appended to
-        self.verdict = folder / "verdict.json"
+        self.verdict = folder / VERDICT
         self.logs = folder / "logs"
         self.profile = folder / "profile"  # STAGE/rank-R.json: traces of a few steps
         self.ledger = folder / "ledger.json"  # what the next starts of the ranks must keep to
@@ -77,7 +78,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         # What all runs of a folder share: the hashes of data files, and what was found in them.
         self.shared_hashes, self.known_data = folder.parent / ".hashes.json", folder.parent / ".known_data.json"
         self.reserve = folder / ".reserve"  # room that the verdict takes on a full disk
-        self.lock = folder / ".lock"
+        self.lock = folder / LOCK
         self.differences: list[str] = []  # in which the config of this start differs from that of the ones before
         self._former = b""  # the verdict of a run that was complete when it was opened
         self.secret = folder / ".secret"  # by which machines that run it together know each other

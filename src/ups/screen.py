@@ -145,6 +145,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
+def say(sentence: str) -> None:
+    """Print at once, also where the output is a file."""
+    print(sentence, flush=True)
+
+
 class Saying:
     """Prints sentences at once, and remembers them: what was said is not said again beside a table."""
 
@@ -153,7 +158,7 @@ class Saying:
 
     def __call__(self, sentence: str) -> None:
         self._before.add(sentence)
-        print(sentence, flush=True)
+        say(sentence)
 
     def new(self, remarks: Sequence[str]) -> list[str]:
         return [sentence for sentence in remarks if sentence not in self._before]

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 else:
     Array = Any  # a rank's parent or a command that reads a config has no use for numpy, which takes longer than itself
 Params = Mapping[str, float | str]
+Table = tuple[tuple[str, ...], ...]  # cells in words, the header first
+# Predictors: the simulator of a run, one that it is held against, and the forecast that nothing changes.
+OURS, CHAMPION, PERSISTENCE = "ups", "champion", "persistence"
 
 
 class UpsError(Exception):

@@ -16,24 +16,24 @@ from typing import Any, Literal
 from ups.bench import ledger
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS, scores_beyond
 from ups.bench.rows import Budget, Row, check_budget
-from ups.config import Config, fingerprint, load
+from ups.config import Config, fingerprint
 from ups.eval.baselines import require as require_baselines
 from ups.eval.results import Record, read_results
-from ups.eval.trajectories import OURS
 from ups.later import torch
 from ups.physics import EQUATIONS
 from ups.provenance import code
 from ups.run.check import check
-from ups.run.config import RunConfig, run_config
+from ups.run.config import RunConfig
 from ups.run.data.datasets import open_sets
 from ups.run.data.generate import name_of
 from ups.run.data.outlines import outlines
 from ups.run.data.params import files_of
 from ups.run.journal import Span
+from ups.run.load import config_of
 from ups.run.phases import STARTED
 from ups.run.supervised import supervise
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError, UpsError, counted
+from ups.types import OURS, ConfigError, DataError, UpsError, counted
 from ups.verdict import FINISHED, Ending, classify
 
 Say = Callable[[str], None]
@@ -151,7 +151,7 @@ class Measurement:
 def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) -> ledger.Entry:
     """What the folder of a finished run says of a row, as an entry."""
     records, environment = read_results(place.results), place.read(place.environment)
-    config = load(run_config(), place.config, snapshot=True)
+    config = config_of(place)
     test = [r for r in records if (r.split, r.mode, r.axis) == ("test", "strict", "")]
     ours = [r for r in test if r.predictor == OURS and r.metric == "nrmse"]
     if not ours:

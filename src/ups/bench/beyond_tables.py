@@ -34,6 +34,7 @@ from ups.engine.train import Precision
 from ups.files import writing
 from ups.pages import Curve, chart
 from ups.run.judging.exams import cells_of
+from ups.types import OURS
 
 BARS: dict[float, float] = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over that on the trained one
 BETWEEN = 1.5  # of an error between trained parameters, over its neighbours'
@@ -97,7 +98,7 @@ def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
 def _beside_bar(runs: Sequence[Entry], task: str, split: str, metric: str, bar: float) -> tuple[str, ...]:
     """An error on a split, its ratio by name, the bar of that, and the FNO's."""
     ours, fno = (
-        score_cell(scores_of(runs, task, split, metric, who), ".2f", b) for who, b in (("ups", bar), ("fno", math.inf))
+        score_cell(scores_of(runs, task, split, metric, who), ".2f", b) for who, b in ((OURS, bar), ("fno", math.inf))
     )
     return score_cell(scores_of(runs, task, split, "nrmse")), ours, f"≤ {bar:g}" if bar < math.inf else "–", fno
 
@@ -109,8 +110,8 @@ def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
         times = f"{row.config.evaluation.horizon}x"
         for task in dict.fromkeys(s.task for s in runs[0].numbers if s.metric == f"{times} size"):
-            (bounded, size), fno = (_growth(runs, task, times, who) for who in ("ups", "fno"))
-            prefix, own = f"{times} law ", [s for s in runs[0].numbers if (s.task, s.predictor) == (task, "ups")]
+            (bounded, size), fno = (_growth(runs, task, times, who) for who in (OURS, "fno"))
+            prefix, own = f"{times} law ", [s for s in runs[0].numbers if (s.task, s.predictor) == (task, OURS)]
             laws = [f"{s.metric.removeprefix(prefix)} {s.value:.1e}" for s in own if s.metric.startswith(prefix)]
             words = (bounded, size, "; ".join(laws) or "it has none", "not run" if not fno[0] else ", ".join(fno))
             yield (f"`{task}`, {times[:-1]} times", *words)
@@ -170,7 +171,7 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
                 ratio = "–"
                 if _mean(plain):
                     ratio = ratio_with_caveats(f"{_mean(known) / _mean(plain):.2f}", known[0], plain[0])
-                steps = sum(entry.predictors["ups"].steps for entry in known) / len(known)
+                steps = sum(entry.predictors[OURS].steps for entry in known) / len(known)
                 spent = ", ".join(filter(None, (f"{known[0].minutes:g} min", circumstances(known))))
                 scores = [score for entry in known if (score := entry.score()) is not None]
                 words = (f"`{row.name}`", precision, score_cell(scores), ratio, f"{steps:.0f}", spent)
@@ -202,7 +203,7 @@ def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[s
     for name, (first, *_) in spent(entries).items():
         best = rows[name].published.best if name in rows else None
         if best is not None and (ours := first.score()) is not None:
-            seconds = first.predictors["ups"].seconds
+            seconds = first.predictors[OURS].seconds
             words = f"{seconds:.0f} s of training leave {ours.value / best:.2f} of the published FNO's error"
             lines.append(f"`{name}`: {words}{older(rows[name], [first])}.")
     return lines
@@ -220,7 +221,7 @@ def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     lines = []
     for name, runs in spent(entries).items():
         for run in runs if name in rows else ():
-            ours, fno = (score_cell([s] if (s := run.score(who)) else []) for who in ("ups", "fno"))
+            ours, fno = (score_cell([s] if (s := run.score(who)) else []) for who in (OURS, "fno"))
             lines.append((f"`{name}`", f"{run.minutes:g}", ours, fno, command_of(rows[name], [run])))
     if not lines:
         return f"No row is measured with several budgets yet: `{SPENT}`, and again with other minutes.\n"
@@ -233,11 +234,11 @@ def draw(path: Path, entries: Sequence[Entry]) -> None:
     """The same as a picture, where there is anything to show."""
     curves = []
     for row, runs in spent(entries).items():
-        for who in ("ups", "fno"):
+        for who in (OURS, "fno"):
             known = [(run.predictors[who].seconds, s) for run in runs if (s := run.score(who)) is not None]
             points = np.array([(seconds, s.value, s.low, s.high) for seconds, s in known]).reshape(-1, 4)
             if len(points):
-                curves.append(Curve(f"{row}, {'ours' if who == 'ups' else 'FNO'}", *points.T))
+                curves.append(Curve(f"{row}, {'ours' if who == OURS else 'FNO'}", *points.T))
     if curves:
         picture = chart(curves, "seconds of training", "nRMSE", log_x=True)
         with writing(path, "run the command in the repository") as beside:

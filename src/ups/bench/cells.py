@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
+from ups.types import OURS
 
 BESIDE = re.compile(r"beside (\w+) other runs? on the GPU")  # the usual note
 
@@ -152,7 +153,7 @@ def splits_of(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:
     return list(dict.fromkeys((s.task, s.split) for s in runs[0].numbers if s.metric == metric))
 
 
-def scores_of(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = "ups") -> list[Score]:
+def scores_of(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = OURS) -> list[Score]:
     """One number of a predictor, as each of the runs has it."""
     key = (task, split, metric, predictor)
     return [s for run in runs for s in run.numbers if (s.task, s.split, s.metric, s.predictor) == key]

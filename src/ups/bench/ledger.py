@@ -17,7 +17,7 @@ from ups.bench.rows import Kind, Published
 from ups.config import Config
 from ups.files import has_its_sum, sum_of, write_named
 from ups.parsing import encoded, read_record
-from ups.types import DataError
+from ups.types import OURS, DataError
 
 LEDGER = Path("benchmarks/accuracy.json")
 ABOUT = "Written by `ups bench accuracy`: a line for each run, never changed afterwards (docs/howto-benchmarks.md)."
@@ -131,11 +131,11 @@ class Entry(Config):
         """Which it is, in words."""
         return f"{self.row}, {self.kind}, seed {self.seed}, {self.minutes:g} min, of {self.started}"
 
-    def scores(self, predictor: str = "ups", metric: str = "nrmse") -> list[Score]:
+    def scores(self, predictor: str = OURS, metric: str = "nrmse") -> list[Score]:
         """A number of it on the test part, of each task."""
         return [s for s in self.numbers if (s.predictor, s.metric, s.split) == (predictor, metric, "test")]
 
-    def score(self, predictor: str = "ups", metric: str = "nrmse") -> Score | None:
+    def score(self, predictor: str = OURS, metric: str = "nrmse") -> Score | None:
         """The same of its task; of several their mean, which has no interval, for the mean of ends is none."""
         scores = self.scores(predictor, metric)
         if len(scores) <= 1:

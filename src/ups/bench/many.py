@@ -14,7 +14,7 @@ from ups.physics import EQUATIONS
 from ups.physics.solver import Equation
 from ups.run.data.params import files_of
 from ups.run.judging.exams import labels_of
-from ups.types import counted
+from ups.types import OURS, counted
 
 GRID = re.compile(r", [\d ×]+ cells.*")  # in the name of a split
 
@@ -90,7 +90,7 @@ def shares_of(row: Row, run: Entry) -> dict[str, float]:
 
 def judged_apart(run: Entry, task: str) -> int:
     """How many sets of parameters a run has of a task. Sets with as many windows are drawn equally often."""
-    splits = {s.split for s in run.numbers if (s.task, s.metric, s.predictor) == (task, "nrmse", "ups")}
+    splits = {s.split for s in run.numbers if (s.task, s.metric, s.predictor) == (task, "nrmse", OURS)}
     return max(1, len({GRID.sub("", split) for split in splits if split.startswith("test, ")} - {"test"}))
 
 
@@ -118,7 +118,7 @@ def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Seque
     lines = []
     for row in (row for row in beyond.values() if row.config.evaluation.apart):
         if runs := runs_shown(entries, row, "beyond"):
-            parts, spent = parts_of(rows, row, runs, entries), runs[0].predictors["ups"]
+            parts, spent = parts_of(rows, row, runs, entries), runs[0].predictors[OURS]
             judged = [part for part in parts if part.scores]
             good = sum(part.best is not None and mean_of(part.scores) <= part.best for part in judged)
             size = f"one network of {spent.params / 1e6:.1f} million numbers"

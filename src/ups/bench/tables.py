@@ -14,7 +14,7 @@ from ups.bench.rows import PUBLISHED, ROWS, Published, Row, beyond, rows_in
 from ups.bench.seeds import Spread, further_seed, pairs_expected, pairs_held, spread_of
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
-from ups.types import DataError, counted
+from ups.types import OURS, DataError, counted
 
 ENGINE, GROWTH, SPEED = (Path(f"benchmarks/{name}.json") for name in ("engine", "growth", "speed"))
 DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"), Path("docs/speed.md"))
@@ -100,9 +100,9 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
             lines.append((f"`{row.name}`", "not measured", "–", published, "–", "–", f"`{row.command(row.minutes)}`"))
             continue
         ratio = _over(runs, known.best)
-        scores = _scores(runs, "ups")
+        scores = _scores(runs, OURS)
         command = command_of(row, runs, by_steps=True)
-        cells = (score_cell(scores), _another(runs, spread), published, ratio, _cost(runs, "ups"), command)
+        cells = (score_cell(scores), _another(runs, spread), published, ratio, _cost(runs, OURS), command)
         lines.append((f"`{row.name}`", *cells))
     notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
     notes = [f"To know before comparing: {'; '.join(notes)}."] if notes else []
@@ -118,7 +118,7 @@ def published_cell(known: Published) -> str:
 def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry], spread: Spread | None) -> list[str]:
     """What to expect of whoever runs a row again: how often the number of one seed lies in the interval of another, and
     how often where the spread of the other rows has it."""
-    seeds = [scores for row in rows.values() if len(scores := _scores(shown(entries, row), "ups")) > 1]
+    seeds = [scores for row in rows.values() if len(scores := _scores(shown(entries, row), OURS)) > 1]
     held, pairs = pairs_held(seeds)
     if not pairs:
         return []
@@ -134,7 +134,7 @@ def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry], spread: 
 
 def _another(runs: Sequence[ledger.Entry], spread: Spread | None) -> str:
     """Where one more seed is to be expected; a dash where nothing says it."""
-    span = further_seed([score.value for score in _scores(runs, "ups")], spread)
+    span = further_seed([score.value for score in _scores(runs, OURS)], spread)
     return f"{span[0]:.2e} – {span[1]:.2e}" if span is not None else "–"
 
 
@@ -142,20 +142,20 @@ def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> st
     """The rows with an FNO of as many parameters, trained by the same command for as long."""
     lines = []
     for row, runs in _with_fno(rows, entries):
-        cells = (score_cell(_scores(runs, "ups")), score_cell(_scores(runs, "fno")), f"{_over_fno(runs):.2f}")
-        lines.append((f"`{row.name}`", *cells, _cost(runs, "ups"), _cost(runs, "fno"), command_of(row, runs)))
+        cells = (score_cell(_scores(runs, OURS)), score_cell(_scores(runs, "fno")), f"{_over_fno(runs):.2f}")
+        lines.append((f"`{row.name}`", *cells, _cost(runs, OURS), _cost(runs, "fno"), command_of(row, runs)))
     if not lines:
         return "No row in the ledger has an FNO beside it yet.\n"
     return markdown(("row", "ours (interval)", "FNO (interval)", "ours / that", "ours", "FNO", "command"), lines)
 
 
 def _with_fno(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[tuple[Row, list[ledger.Entry]]]:
-    known = [entry for entry in entries if entry.score("ups") is not None and entry.score("fno") is not None]
+    known = [entry for entry in entries if entry.score(OURS) is not None and entry.score("fno") is not None]
     return [(row, runs) for row in rows.values() if (runs := shown(known, row))]
 
 
 def _over_fno(runs: Sequence[ledger.Entry]) -> float:
-    ours, theirs = (sum(score.value for score in _scores(runs, name)) for name in ("ups", "fno"))
+    ours, theirs = (sum(score.value for score in _scores(runs, name)) for name in (OURS, "fno"))
     return ours / theirs
 
 
@@ -166,7 +166,7 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         if runs := shown(entries, row):
             ratios += [ratio] if (ratio := _beside(runs, row.published.best)) is not None else []
             spent = ", ".join(filter(None, (f"{runs[0].minutes:g} min", circumstances(runs)))) + older(row, runs)
-            words = (f"`{row.name}`", spent, score_cell(_scores(runs, "ups")), published_cell(row.published))
+            words = (f"`{row.name}`", spent, score_cell(_scores(runs, OURS)), published_cell(row.published))
             lines.append((*words, _over(runs, row.published.best)))
     if not lines:
         return "No row is in the ledger yet.\n"
@@ -298,7 +298,7 @@ def _scores(runs: Sequence[ledger.Entry], predictor: str) -> list[ledger.Score]:
 
 def _beside(runs: Sequence[ledger.Entry], best: float | None) -> float | None:
     """Our error, the mean over seeds, over the best that is published."""
-    scores = _scores(runs, "ups")
+    scores = _scores(runs, OURS)
     return None if best is None or not scores else sum(s.value for s in scores) / len(scores) / best
 
 
@@ -313,5 +313,5 @@ def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
     steps = [run.predictors[predictor].steps for run in runs]
     least = "" if min(steps) == max(steps) else f"{min(steps)} – "
     words = f"{training.seconds:.0f} s, {least}{counted(max(steps), 'step')}, {training.params / 1e6:.2f} M parameters"
-    about = (circumstances(runs), commits(runs)) if predictor == "ups" else ()
+    about = (circumstances(runs), commits(runs)) if predictor == OURS else ()
     return "; ".join(filter(None, (words, *about)))

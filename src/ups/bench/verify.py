@@ -13,9 +13,8 @@ from ups.bench.accuracy import Carry, carry_out, entry_of, require_gpu, require_
 from ups.bench.cells import shown, steps_of, timed_steps
 from ups.bench.rows import Budget, Row, check_budget, chosen
 from ups.bench.seeds import LEAST, Spread, further_seed, spread_of
-from ups.eval.trajectories import OURS
 from ups.rundir import RunDir
-from ups.types import ConfigError, counted
+from ups.types import OURS, ConfigError, counted
 from ups.verdict import FINISHED
 
 MOST = 2.0  # times the end of the interval that the spread of seeds may excuse

@@ -142,6 +142,7 @@ def evaluate(
     with following(f"opening {run}") as report:
         from ups.jobs.evaluate import Question, evaluate_run
         from ups.run.data.datasets import Screen
+        from ups.run_files import REPORT
 
         question = Question(
             file=file,
@@ -155,7 +156,7 @@ def evaluate(
             device=device,
         )
         folder, results = evaluate_run(run, question, Screen(print, report, training()))
-    show(results.headline(), results.remarks(), folder / "report.html")
+    show(results.headline(), results.remarks(), folder / REPORT)
 
 
 @app.command

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
 from ups.engine.train import Precision
-from ups.screen import waiting
+from ups.screen import say, waiting
 from ups.types import ConfigError
 
 
@@ -95,7 +95,7 @@ def bench_accuracy(
     budget = Budget(minutes, seed, device, baselines, short, steps, trajectories, start_from, precision)
     wanted = chosen(known_rows(rows), names, all_rows)
     place = ledger or home() / LEDGER
-    return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=_say))
+    return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=say))
 
 
 def bench_verify(
@@ -138,7 +138,7 @@ def bench_verify(
         from ups.bench.verify import bench_verify as job
 
     budget = Budget(seed=seed, device=device, short=not whole)
-    return job(known_rows(rows), row, budget, ledger or home() / LEDGER, out, _say)
+    return job(known_rows(rows), row, budget, ledger or home() / LEDGER, out, say)
 
 
 def bench_merge(*files: Annotated[Path, Parameter(name="FILE")], ledger: Path | None = None) -> None:
@@ -176,7 +176,3 @@ def bench_tables(*, check: bool = False) -> int:
     from ups.bench.tables import bench_tables as job
 
     return job(home(), check, say=print)
-
-
-def _say(words: str) -> None:
-    print(words, flush=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ups.screen import waiting
+from ups.screen import say, waiting
 
 
 def bench_speed(
@@ -41,8 +41,4 @@ def bench_speed(
     with waiting("getting ready"):
         from ups.bench.speed import bench_speed as job
 
-    return job(part, device, seconds, json_out, commit, say=_say)
-
-
-def _say(words: str) -> None:
-    print(words, flush=True)
+    return job(part, device, seconds, json_out, commit, say=say)

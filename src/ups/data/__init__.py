@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,9 +14,10 @@ from ups.data.joined import Joined, renamed, same_task, with_params_of
 from ups.data.nan_mask import MASK, masked
 from ups.data.readers import READERS
 from ups.data.source import Reader, Source, blocks, check_path
-from ups.data.strangers import is_run, stranger
+from ups.data.strangers import stranger
 from ups.data.views import Defined
 from ups.definition import Definition
+from ups.run_files import is_run
 from ups.types import ARRAYS, ConfigError, DataError, TaskSpec
 
 MOST_AXES = 3  # of space
@@ -97,6 +99,6 @@ def _opened(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -
             return reader.open(path, tasks, definition)
     suffixes = list(dict.fromkeys(s for reader in READERS.values() for s in reader.suffixes))
     files = files_in(path, suffixes) if path.is_dir() else []
-    if not files or is_run(path):
+    if not files or is_run(os.listdir(path)):
         raise stranger(path, READERS, suffixes)
     return open_folder(path, files, lambda file: _opened(file, tasks, definition))

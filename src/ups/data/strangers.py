@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ups.files import starts_with
+from ups.run_files import is_run
 from ups.types import DataError
 
 SIGNATURES = {
@@ -30,20 +31,13 @@ SUFFIXES = {
     ".xdmf": "an XDMF description, which is not read; name the HDF5 file beside it, and say in a file for --task where "
     "its arrays lie (`datasets`)",
 }
-# Every run folder has these.
-RUN = ("config.yaml", "environment.json")
-
-
-def is_run(path: Path) -> bool:
-    """Whether a path is the folder of a run."""
-    return all(os.path.isfile(path / name) for name in RUN)
 
 
 def stranger(path: Path, readers: Collection[str], suffixes: Collection[str]) -> DataError:
     """The error of a path that no reader recognises."""
     names = ", ".join(readers)
     if path.is_dir():
-        if is_run(path):
+        if is_run(os.listdir(path)):
             return DataError(
                 f"{path}: is a run folder; `ups rollout` and `ups evaluate` take it, data are read elsewhere."
             )

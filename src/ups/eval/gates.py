@@ -14,7 +14,7 @@ from ups.eval.pairs import difference
 from ups.eval.results import Record
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Section
-from ups.types import counted
+from ups.types import OURS, counted
 
 LAW = "law "  # how the records of a law's residual begin
 MODES = {True: "gate passed", False: "gate missed"}  # of the record of a gate
@@ -149,5 +149,5 @@ def gates_section(gates: Sequence[Gate]) -> Section:
 
 def _measured(records: Sequence[Record], task: str, metric: str) -> Record | None:
     """The number of the whole rollout on the first split, which is the run's own test part."""
-    wanted = (task, metric, "ups", "strict", "")
+    wanted = (task, metric, OURS, "strict", "")
     return next((r for r in records if (r.task, r.metric, r.predictor, r.mode, r.axis) == wanted), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -14,6 +15,11 @@ from ups.types import Array
 Values = TypeVar("Values", Array, Tensor)
 # What a rollout counts as that is no number any more: far beyond any other, and still fit to be averaged.
 LOST = 1e6
+
+
+def over_tasks(errors: Collection[float]) -> float:
+    """The geometric mean of the errors of tasks, so that none is too small to count."""
+    return math.exp(sum(math.log(max(error, 1e-12)) for error in errors) / len(errors))
 
 
 def over_cells(values: Values, mask: Values | None = None) -> Values:

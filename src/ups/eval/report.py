@@ -18,11 +18,11 @@ from ups.eval.learning import LearningCurve
 from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, outdone
 from ups.eval.results import Cost, DataFact, Point, Record, Scored, TaskResult
 from ups.eval.rollout import Evaluation
-from ups.eval.sections import Rows
 from ups.eval.training_facts import Drawn, StageFact
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
-from ups.types import DataError
+from ups.run_files import REPORT, RESULTS
+from ups.types import OURS, PERSISTENCE, DataError, Table
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Report:
                 return r
         raise DataError(f"the report has no {metric} ({mode}) of {predictor} on {task}.")
 
-    def headline(self) -> Rows:
+    def headline(self) -> Table:
         """Per task: ours with its interval, persistence, baselines, codec, one step ahead, verdict; header first.
 
         A baseline's column says how long each of its networks was trained.
@@ -98,7 +98,7 @@ class Report:
         for b in (b for t in self.tasks for b in t.baselines):
             seconds.setdefault(b.evaluation.predictor, []).append(b.cost.seconds)
         titles = [f"{name}, {np.mean(spent):.0f} s" for name, spent in seconds.items()]
-        head = ("task", "protocol", "nRMSE (95 % interval)", "persistence", "ours / persistence", *titles)
+        head = ("task", "protocol", "nRMSE (95 % interval)", PERSISTENCE, "ours / persistence", *titles)
         rows = [(*head, "codec alone", "one step", "verdict")]
         for task in self.tasks:
             name, ours = task.ours.evaluation.task.name, task.ours.evaluation.predictor
@@ -107,7 +107,7 @@ class Report:
             cells = [number(self.find(name, other).value) if other in have else "–" for other in seconds]
             codec = number(self.find(name, "reconstruction").value) if task.reconstruction else "–"
             step = number(self.find(name, ours, "one-step-nrmse").value)
-            still = number(self.find(name, "persistence").value)
+            still = number(self.find(name, PERSISTENCE).value)
             first = (name, mine.protocol, mine.words, still, number(ratio.value))
             rows.append((*first, *cells, codec, step, task.verdict[0]))
         return tuple(rows)
@@ -131,10 +131,10 @@ class Report:
     def write(self, folder: Path) -> tuple[Path, Path]:
         """`report.html`, `results.json` and `trajectories.json` in `folder`, each replaced in one step."""
         folder.mkdir(parents=True, exist_ok=True)
-        path, rows = folder / "results.json", results.rows_of(self.records)
+        path, rows = folder / RESULTS, results.rows_of(self.records)
         results.write_results(path, rows)
         trajectories.write(folder, self.per_trajectory())
-        return self.page(rows).write(folder / "report.html"), path
+        return self.page(rows).write(folder / REPORT), path
 
     def per_trajectory(self) -> list[PerTrajectory]:
         """The error of each predictor on each trajectory; not of the codec alone, which is shown what it predicts. A
@@ -202,10 +202,10 @@ class Report:
         text = " ".join((text, *self.notes, *self._of_few()))
         return Section("Result", text, self._beside_means(self.headline()), verdict=verdict, good=not judged)
 
-    def _beside_means(self, rows: Rows) -> Rows:
+    def _beside_means(self, rows: Table) -> Table:
         """The table with the error of the mean of training behind that of persistence."""
         means = ["training mean", *("–" if t.mean is None else number(t.mean.evaluation.score) for t in self.tasks)]
-        at = rows[0].index("persistence") + 1
+        at = rows[0].index(PERSISTENCE) + 1
         return tuple((*row[:at], mean, *row[at:]) for row, mean in zip(rows, means, strict=True))
 
     def _version(self, task: str) -> str:
@@ -278,7 +278,7 @@ class Report:
             metric=name,
             mode="phase",
             protocol="",
-            predictor=ours.evaluation.predictor if ours else "ups",
+            predictor=ours.evaluation.predictor if ours else OURS,
             axis="",
             at=0.0,
             value=value,

@@ -18,7 +18,7 @@ from ups.eval.batches import THREADS, Batches, Example, grouped
 from ups.eval.intervals import Number, intervals, strict
 from ups.eval.metrics import Errors, summary
 from ups.tensors import Losses, Window
-from ups.types import Array, ConfigError, DataError, TaskSpec, counted
+from ups.types import PERSISTENCE, Array, ConfigError, DataError, TaskSpec, counted
 
 AT_ONCE = 2**21  # cells that a GPU predicts together
 
@@ -89,7 +89,7 @@ class Learner(Predictor, Protocol):
 class Persistence:
     """The forecast that nothing changes. Whoever does not beat it has learnt nothing."""
 
-    name: str = "persistence"
+    name: str = PERSISTENCE
 
     def predict(self, window: Window, steps: int) -> Tensor:
         return window.state.unsqueeze(1).expand(-1, steps, *window.state.shape[1:])

@@ -19,11 +19,10 @@ from ups.eval.results import DataFact, Record, Scored, TaskResult, times_of
 from ups.eval.rollout import Evaluation
 from ups.eval.training_facts import Drawn, StageFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
-from ups.types import Array, counted
+from ups.types import Array, Table, counted
 
 DEPARTS = 2  # times the truth's power, or as many times less, from which a spectrum departs
 FAINT = 1e-9  # share of the power of all wavenumbers, under which one does not count
-Rows = tuple[tuple[str, ...], ...]
 
 
 def spectrum_remark(truth: Array, predicted: Array) -> str:
@@ -214,7 +213,7 @@ def curves_section(records: Sequence[Record]) -> Section:
     return Section("Every point of the curves", table=tuple(rows), folded=True)
 
 
-def _beyond(task: TaskResult, find: Callable[..., Record]) -> Rows:
+def _beyond(task: TaskResult, find: Callable[..., Record]) -> Table:
     """Ours, baselines and persistence on what else was judged: trajectories of other lengths and grids than most have,
     another resolution, other parameters."""
     if not task.beyond:

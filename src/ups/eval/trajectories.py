@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ups.files import write_atomic
 from ups.parsing import encoded, read_record
-from ups.types import DataError
+from ups.run_files import TRAJECTORIES
+from ups.types import OURS, DataError
 
 if TYPE_CHECKING:
     from ups.tensors import Window
 
-FILE = "trajectories.json"
-OURS, CHAMPION = "ups", "champion"  # predictors: the simulator of the run, and of one that it is held against
 ABOUT = (
     "nRMSE of each trajectory, with its mean and 95 % interval. Trajectories of one mark are the same to the bit: the "
     "same frames given, the same to predict."
@@ -62,13 +61,13 @@ def mark_of(window: Window, row: int) -> str:
 def write(folder: Path, rows: Iterable[PerTrajectory]) -> Path:
     """The file in a folder, replaced in one step."""
     lines = (json.dumps(asdict(row) | _words(row), ensure_ascii=False, allow_nan=False) for row in rows)
-    write_atomic(folder / FILE, f'{{"about": {json.dumps(ABOUT)}, "rows": [\n' + ",\n".join(lines) + "\n]}\n")
-    return folder / FILE
+    write_atomic(folder / TRAJECTORIES, f'{{"about": {json.dumps(ABOUT)}, "rows": [\n' + ",\n".join(lines) + "\n]}\n")
+    return folder / TRAJECTORIES
 
 
 def read(folder: Path) -> list[PerTrajectory]:
     """What stands in the file of a folder; a DataError where it is not there, damaged, or contradicts itself."""
-    path = folder / FILE
+    path = folder / TRAJECTORIES
     try:
         rows = [_row(values) for values in read_record(path)["rows"]]
         if not main_rows(rows, OURS):

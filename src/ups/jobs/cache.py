@@ -19,7 +19,7 @@ from ups.models import Simulator
 from ups.run.config import RunConfig, run_config
 from ups.run.data.caches import Caches, place_of
 from ups.run.data.datasets import DataSet, Screen, as_known, fetch_data, open_sets
-from ups.run.load import part_kinds
+from ups.run.load import config_of, part_kinds
 from ups.rundir import RunDir
 from ups.types import DataError
 
@@ -53,7 +53,7 @@ def run_of(path: Path, overrides: dict[str, str]) -> tuple[RunDir, RunConfig]:
     """The run that a folder holds, or that a config describes, and its config."""
     if path.is_dir():
         folder = RunDir.at(path)
-        config = load(run_config(), folder.config, overrides, snapshot=True)
+        config = config_of(folder, overrides)
     else:
         config = load(run_config(), path, overrides)
         folder = RunDir.at(Path(config.out) / config.name)
@@ -65,7 +65,7 @@ def published(path: Path) -> list[Path]:
     """The caches below a folder, which is a run's or one of caches."""
     if not path.is_dir():
         raise DataError(f"{path}: there is no such folder; name a run's folder, or one of caches.")
-    if (path / "config.yaml").is_file():
+    if RunDir(path).config.is_file():
         folder, config = run_of(path, {})
         path = place_of(config, folder)
     caches = sorted(p.parent for p in path.glob(f"**/{MANIFEST}") if not any(x.startswith(".") for x in p.parts[-4:]))
@@ -101,7 +101,7 @@ def clear(path: Path, screen: Screen) -> list[str]:
     data; a message for each deletion."""
     messages = []
     place = path
-    if (path / "config.yaml").is_file():
+    if RunDir(path).config.is_file():
         folder, config = run_of(path, {})
         place = place_of(config, folder)
         if folder.artifact("simulator").exists():

@@ -9,9 +9,8 @@ from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ups.config import load as load_config
 from ups.data import Source
-from ups.data.duplicates import ends_of, pieces
+from ups.data.duplicates import Ends, ends_of
 from ups.data.reduction import Reduction, thinning
 from ups.data.splits import PARTS
 from ups.data.trajectories import Trajectories, alike
@@ -23,13 +22,15 @@ from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.jobs.relative_paths import directory_of
 from ups.models import Simulator, artifact
-from ups.run.config import RunConfig, run_config
+from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity, files_of
 from ups.run.data.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judging.champion import Champion
 from ups.run.judging.exams import Exam, Maker, by_length, cells_of, outside_of
 from ups.run.judging.judge import Judge, cost_of, judged
+from ups.run.judging.seen_in_training import WARNING, are_of_training, seen_in, used_by
+from ups.run.load import config_of
 from ups.run.load import load as load_simulator
 from ups.run.training import with_training
 from ups.rundir import RunDir
@@ -64,7 +65,7 @@ def evaluate_run(run: Path, question: Question, screen: Screen) -> tuple[Path, R
     """
     folder = RunDir.at(run)
     folder.require_own_files()
-    config = load_config(run_config(), folder.config, snapshot=True)
+    config = config_of(folder)
     if not config.data:
         raise DataError(f"{folder.config}: names no data, so it is not what the run was trained with; put that back.")
     try:
@@ -145,8 +146,8 @@ class Session:
             groups = maker.by_fineness(cells)
             exam, *beyond = (maker.at_resolution(cells, question.split, group, question.samples) for group in groups)
         parts = (exam.part, *exam.more)
-        if any(part.source is e.source and set(part.ids) & set(e.split.train) for part in parts for e in data.entries):
-            self.judge.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
+        if are_of_training(parts, data.entries):
+            self.judge.warnings.append(WARNING)
         fact = _fact(parts, exam.split)
         return self._report(exam, data, fact, f"on {exam.split}", beyond)
 
@@ -211,41 +212,38 @@ class Session:
         """The name of the split of a file, and what there is to say of trajectories that the run was trained on."""
         if data is None:
             return "file", ("The run's own data are gone, so nobody knows whether it was trained on this file.",)
-        used = [e for entry in data.entries for e in ends_of(entry.source, {*entry.split.train, *entry.split.valid})]
-        theirs = [e for part in parts for e in ends_of(part.source, set(part.ids))]
-        known = {each.whole for each in used}
-        cut, onward = pieces([each for each in theirs if each.whole not in known], used)
-        whole = sum(each.whole in known for each in theirs)
+        theirs = [each for part in parts for each in ends_of(part.source, set(part.ids))]
+        seen = seen_in(theirs, used_by(data.entries))
 
-        def which(count: int) -> str:
-            return ("all" if count == len(theirs) else f"{count} of {len(theirs)}") + " trajectories"
+        def count(group: Sequence[Ends]) -> str:
+            return ("all" if len(group) == len(theirs) else f"{len(group)} of {len(theirs)}") + " trajectories"
 
         sentences = []
-        if whole:
-            sentences.append(f"The run was trained or validated on {which(whole)} of this file: it is NOT unseen.")
-        if cut:
+        if seen.copies:
+            words = f"The run was trained or validated on {count(seen.copies)} of this file: it is NOT unseen."
+            sentences.append(words)
+        if seen.pieces:
             sentences.append(
-                f"{which(len(cut)).capitalize()} begin or end with the first or last frame of one that was trained or "
-                "validated on: they are pieces of the same simulations and NOT unseen."
+                f"{count(seen.pieces).capitalize()} begin or end with the first or last frame of one that was trained "
+                "or validated on: they are pieces of the same simulations and NOT unseen."
             )
-        if onward:
+        if seen.onward:
             sentences.append(
-                f"{which(len(onward)).capitalize()} begin where one that was trained or validated on ends: they are "
+                f"{count(seen.onward).capitalize()} begin where one that was trained or validated on ends: they are "
                 "the future of what was seen, and no other simulations."
             )
-        mentioned = {id(each) for each in (*cut, *onward)}
-        begun = {each.first for each in used if each.first_tells}
-        others = [e for e in theirs if e.whole not in known and id(e) not in mentioned and e.first in begun]
-        if others:
+        if seen.same_start:
             sentences.append(
-                f"{which(len(others)).capitalize()} begin with the first frame of one that was trained or validated "
-                "on, and go on otherwise: their parameters or inputs are new, their initial states are NOT unseen."
+                f"{count(seen.same_start).capitalize()} begin with the first frame of one that was trained or "
+                "validated on, and go on otherwise: their parameters or inputs are new, their initial states are NOT "
+                "unseen."
             )
         if not sentences:
             return "unseen file", ()
-        if len(others) == len(theirs):
+        if len(seen.same_start) == len(theirs):
             return "file from initial states SEEN IN TRAINING", tuple(sentences)
-        return f"file {'' if whole + len(cut) == len(theirs) else 'partly '}SEEN IN TRAINING", tuple(sentences)
+        partly = "" if len(seen.copies) + len(seen.pieces) == len(theirs) else "partly "
+        return f"file {partly}SEEN IN TRAINING", tuple(sentences)
 
     @staticmethod
     def _box(source: Source, data: DataSet | None) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ import jinja2
 
 from ups.files import write_atomic
 from ups.pages.drawing import Film
-
-Table = tuple[tuple[str, ...], ...]
+from ups.types import Table
 
 
 @dataclass

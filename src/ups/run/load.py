@@ -1,13 +1,16 @@
-"""The simulator that a run has left, or one by itself."""
+"""The simulator that a run has left, or one by itself; and the config that it was begun with."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from ups.config import load as load_config
 from ups.engine.ranks.dist import device_of
 from ups.models import Part, Simulator
 from ups.models.artifact import FILE_NAME
+from ups.run.config import RunConfig, run_config
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.types import ConfigError, DataError
@@ -18,10 +21,15 @@ def part_kinds() -> dict[str, type[Part]]:
     return {stage.makes: stage.part() for stage in STAGES.values()}
 
 
+def config_of(run: RunDir, overrides: Mapping[str, str] | None = None) -> RunConfig:
+    """The config of a run, as its folder keeps it and as it was meant when that was written."""
+    return load_config(run_config(), run.config, overrides, snapshot=True)
+
+
 def artifact_of(path: str | Path) -> Path:
     """The file of a simulator: of a run folder, of a folder that holds one, or the path itself."""
     place = Path(path)
-    if (place / "config.yaml").is_file():
+    if RunDir(place).config.is_file():
         return RunDir.at(place).artifact("simulator")
     return place / FILE_NAME if place.is_dir() else place
 
@@ -31,7 +39,7 @@ def load(path: str | Path, device: str = "cpu") -> Simulator:
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"a simulator is loaded from the path of its run or file, not from {path!r}.")
     place, on = Path(path), device_of(device)
-    if (place / "config.yaml").is_file():
+    if RunDir(place).config.is_file():
         artifact = artifact_of(place)
         if artifact.exists() and not artifact.is_file():
             raise DataError(f"{artifact}: is no file, so it is no simulator; move it away and --resume the run.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,14 +13,14 @@ from typing import Any
 import yaml
 
 from ups.eval.learning import LearningCurve, curves_of
-from ups.eval.trajectories import OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
-from ups.parsing import parse_yaml, read_text
+from ups.parsing import flat, parse_yaml, read_text
 from ups.run_folders.evidence import one_line
 from ups.run_folders.runs import run_at
 from ups.run_folders.state import COMPLETE, RunState, state_of
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError, OutdatedError
+from ups.types import OURS, ConfigError, DataError, OutdatedError
 
 SEED = "seed"  # which is noise, and no setting
 
@@ -76,16 +76,7 @@ def settings_of(run: RunDir, today: Any = None) -> dict[str, Any]:
         raise DataError(f"{run.config}: cannot be read ({one_line(str(error), 120)}); put it back.") from None
     with suppress(OutdatedError):  # one that means nothing today is shown as it was written
         values = values if today is None else run.written(today)
-    return dict(flat(values if isinstance(values, dict) else {}))
-
-
-def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested groups, by dotted key."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+    return flat(values if isinstance(values, dict) else {})
 
 
 def differing(runs: Sequence[Candidate]) -> list[tuple[str, ...]]:

@@ -12,9 +12,7 @@ import numpy as np
 from ups.eval.intervals import number, with_interval
 from ups.eval.pairs import LEVEL, Difference, difference
 from ups.run_folders.candidate import SEED, Candidate, differing, setting
-from ups.types import Array, ConfigError, DataError, counted
-
-Rows = tuple[tuple[str, ...], ...]
+from ups.types import Array, ConfigError, DataError, Table, counted
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Comparison:
                 )
         return sentences
 
-    def errors_table(self) -> Rows:
+    def errors_table(self) -> Table:
         """Per task and run: the error with its interval, on all its trajectories."""
         rows = [("task", "run", "state", "seed", "nRMSE (95 % interval)", "trajectories", "protocol")]
         for task in tasks_of(self.runs):
@@ -103,7 +101,7 @@ class Comparison:
                 rows.append((task, run.name, run.state.word, seed, words, str(len(e.nrmse)), e.protocol))
         return tuple(rows)
 
-    def pairs_table(self) -> Rows:
+    def pairs_table(self) -> Table:
         """Per task and pair: the difference with its interval; empty where nothing was paired."""
         rows = [("task", "first", "second", "difference of nRMSE (interval)", "p", "trajectories", "")]
         for pair in self.pairs:
@@ -112,7 +110,7 @@ class Comparison:
             rows.append((pair.task, pair.first.name, pair.second.name, words, f"{g.p:.2g}", str(g.n), verdict))
         return tuple(rows) if len(rows) > 1 else ()
 
-    def settings_table(self) -> Rows:
+    def settings_table(self) -> Table:
         """Keys of the configs that differ; empty where none does."""
         rows = differing(self.runs)
         return (("key", *(run.name for run in self.runs)), *rows) if rows else ()

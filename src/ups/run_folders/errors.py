@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ups.eval.intervals import number, with_interval
-from ups.eval.trajectories import FILE, OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.parsing import parse_json, read_text
-from ups.types import DataError
+from ups.run_files import RESULTS, TRAJECTORIES
+from ups.types import OURS, PERSISTENCE, DataError
 
 LARGEST = 2**26
 HARDLY = 0.95  # of the error of no forecast: what has more is not learnt
@@ -57,12 +58,12 @@ def errors_of(folder: Path) -> dict[str, TaskError]:
     try:
         rows = read_trajectories(folder)
     except DataError as error:
-        older = None if (folder / FILE).exists() else _older(folder)
+        older = None if (folder / TRAJECTORIES).exists() else _older(folder)
         if older is None:
             raise error from None
         return older
     ours = main_rows(rows, OURS)
-    still = {row.task: row.value for row in main_rows(rows, "persistence").values()}
+    still = {row.task: row.value for row in main_rows(rows, PERSISTENCE).values()}
     return {task: _error_of(row, still.get(task)) for task, row in ours.items()}
 
 
@@ -91,13 +92,13 @@ def _older(folder: Path) -> dict[str, TaskError] | None:
     errors: dict[str, TaskError] = {}
     still: dict[str, float] = {}
     try:
-        for row in parse_json(read_text(folder / "results.json", LARGEST, stored=True)):
+        for row in parse_json(read_text(folder / RESULTS, LARGEST, stored=True)):
             if (row["metric"], row["mode"], row["axis"]) != ("nrmse", "strict", ""):
                 continue
             task, (value, low, high) = str(row["task"]), (float(row[name]) for name in ("value", "low", "high"))
             if row["predictor"] == OURS and task not in errors:
                 errors[task] = TaskError(task, value, low, high, int(row["n"]), str(row["protocol"]))
-            elif row["predictor"] == "persistence":
+            elif row["predictor"] == PERSISTENCE:
                 still.setdefault(task, value)
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

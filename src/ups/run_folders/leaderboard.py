@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from ups.eval.intervals import number
 from ups.run_folders.errors import TaskError
 from ups.run_folders.state import COMPLETE, RunState
-from ups.types import check_known
+from ups.types import Table, check_known
 
-Rows = tuple[tuple[str, ...], ...]
 TOP = 10
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def leaderboard(states: Sequence[RunState], task: str | None = None, top: int = TOP) -> tuple[Rows, list[str]]:
+def leaderboard(states: Sequence[RunState], task: str | None = None, top: int = TOP) -> tuple[Table, list[str]]:
     """A table of the best, task by task, and what to know before believing its order.
 
     Runs with one letter answered the same question: the same trajectories under the same protocol.

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from ups.run_files import is_run
 from ups.run_folders.evidence import Processes, one_line
-from ups.run_folders.state import ENDED, NOT_RUNS, RunState, ago, is_run, state_of
+from ups.run_folders.state import ENDED, NOT_RUNS, RunState, ago, state_of
 from ups.rundir import RunDir
-from ups.types import DataError
+from ups.types import DataError, Table
 
 DEPTH = 3  # folders below each other in which runs are looked for: those of sweeps lie one deeper
 Order = Literal["changed", "error", "name", "time"]
-Rows = tuple[tuple[str, ...], ...]
 WIDEST = 100  # letters of a sentence in a table
 
 
@@ -48,7 +48,7 @@ def run_at(folder: Path) -> RunDir:
     return RunDir(folder)
 
 
-def table_of(states: Sequence[RunState]) -> Rows:
+def table_of(states: Sequence[RunState]) -> Table:
     """A row for each run, the header first."""
     head = ("run", "state", "error", "trained", "device", "last sign", "")
     return (head, *(_row(state) for state in states))

@@ -14,13 +14,12 @@ from ups.run_folders.errors import TaskError, errors_of
 from ups.run_folders.evidence import one_line, phases_of
 from ups.run_folders.state import RunState, ago, state_of
 from ups.rundir import RunDir
-from ups.types import DataError
+from ups.types import DataError, Table
 
-Rows = tuple[tuple[str, ...], ...]
 PHASES = 8  # that are named, the longest
 
 
-def facts_of(run: RunDir) -> tuple[RunState, Rows]:
+def facts_of(run: RunDir) -> tuple[RunState, Table]:
     """The state of a run, and rows of what it is, where, and how it went."""
     state, environment = state_of(run.folder), read_json(run.environment)
     try:
@@ -37,7 +36,7 @@ def facts_of(run: RunDir) -> tuple[RunState, Rows]:
     return state, tuple((name, value) for name, value in rows if value)
 
 
-def errors_table(run: RunDir) -> tuple[Rows, str]:
+def errors_table(run: RunDir) -> tuple[Table, str]:
     """The error on each task, and why there is none where there is none."""
     try:
         errors = errors_of(run.folder)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from ups.parsing import read_json, read_record
 from ups.presence import Presence, look
+from ups.run_files import is_run
 from ups.run_folders.errors import TaskError, errors_of
 from ups.run_folders.evidence import (
     TRAIN,
@@ -114,24 +115,19 @@ def state_of(folder: Path, processes: Processes | None = None, name: str = "") -
         return replace(blank, sentence=f"cannot be read ({error.strerror or error}).")
 
 
-def is_run(names: set[str]) -> bool:
-    """Whether files of these names lie in a run's folder, even one that was killed as it was made."""
-    return bool(names & {"config.yaml", "environment.json"}) and bool(
-        names & {"environment.json", ".lock", "verdict.json", "logs"}
-    )
-
-
 def _no_run(run: RunDir, names: set[str], blank: RunState) -> RunState | None:
     """What a folder is that holds no run; None where it holds one."""
     if is_run(names):
         return None
     shown = {name for name in names if not name.startswith(".")}
-    if not shown and (".lock" not in names or not look(run.lock).alive):
+    if not shown and (run.lock.name not in names or not look(run.lock).alive):
         return replace(blank, word="empty", sentence="nothing lies here.")
     if not shown:
         return replace(blank, word="running", sentence="a run is just being begun here.")
-    what = "its config.yaml and environment.json are gone" if names & {"verdict.json", "checkpoints", "logs"} else ""
-    return replace(blank, word="foreign", sentence=f"holds files and is no run folder{f' ({what})' if what else ''}.")
+    gone = [path.name for path in (run.config, run.environment) if path.name not in names]
+    left = names & {run.verdict.name, run.checkpoints().name, run.logs.name}
+    what = f" (its {' and '.join(gone)} {'are' if len(gone) > 1 else 'is'} gone)" if left else ""
+    return replace(blank, word="foreign", sentence=f"holds files and is no run folder{what}.")
 
 
 def _state(run: RunDir, names: set[str], presence: Presence, processes: Processes, blank: RunState) -> RunState:
@@ -326,4 +322,4 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "WELL", "Budget", "RunState", "ago", "at", "is_run", "state_of"]
+__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "WELL", "Budget", "RunState", "ago", "at", "state_of"]

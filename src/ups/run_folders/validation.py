@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ups.eval.nrmse import over_tasks
 from ups.parsing import read_json
 from ups.rundir import RunDir
 
@@ -35,7 +36,7 @@ def validation_of(run: RunDir) -> Validation | None:
     values = [value for _, value in errors.values()]
     if not all(map(math.isfinite, values)):
         return Validation(measures, math.inf)
-    return Validation(measures, math.exp(sum(math.log(max(value, 1e-12)) for value in values) / len(values)))
+    return Validation(measures, over_tasks(values))
 
 
 def _measured(outcome: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:

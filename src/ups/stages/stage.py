@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pydantic import Field, model_validator
 
 from ups.config import Config
 from ups.engine.train import TrainConfig
-from ups.eval.nrmse import validation_nrmse
+from ups.eval.nrmse import over_tasks, validation_nrmse
 from ups.later import Tensor, torch
 from ups.tensors import Losses, Window
 from ups.types import NeverRead, TaskSpec
@@ -158,5 +157,5 @@ class Stage(ABC):
             return {f"{window.task.name} nRMSE": validation_nrmse(rollout, window.targets, usual, window.mask)}
 
     def score(self, means: Mapping[str, float]) -> float:
-        """The geometric mean over tasks, so that none is too small to count."""
-        return math.exp(sum(math.log(max(value, 1e-12)) for value in means.values()) / len(means))
+        """One number for all tasks."""
+        return over_tasks(means.values())

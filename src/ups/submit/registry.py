@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ups.run_files import VERDICT
 from ups.submit import ENGINES
 from ups.submit.commands import NotSubmittedError
 from ups.submit.job import Engine, Status
@@ -45,7 +46,7 @@ def status_of(record: Record) -> tuple[Record, Status]:
         now = _engine(record).status(known.identity)
     except UpsError as error:
         return record, Status("unknown", str(error))
-    verdict = Verdict.read(Path(record.folder) / "verdict.json") if now.state == "gone" else None
+    verdict = Verdict.read(Path(record.folder) / VERDICT) if now.state == "gone" else None
     if verdict is not None:
         now = Status(now.state, f"{now.sentence} Its run ended as {verdict.ending.name}.", int(verdict.ending))
     return known, now

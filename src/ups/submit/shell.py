@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import PurePath
 
+from ups.run_files import CONFIG
 from ups.submit.job import Job
 from ups.types import ConfigError
 
@@ -27,7 +28,7 @@ def checks(inputs: Iterable[PurePath], place: PurePath | None = None) -> str:
 
 def begun_or_resumed(folder: PurePath) -> str:
     """Lines that put `--resume` into the positional parameters where the run of `folder` has been begun."""
-    return f"set --\n[ ! -e {quoted([folder / 'config.yaml'])} ] || set -- --resume"
+    return f"set --\n[ ! -e {quoted([folder / CONFIG])} ] || set -- --resume"
 
 
 def within_seconds(job: Job) -> str:

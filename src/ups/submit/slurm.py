@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from ups.run_files import CONFIG
 from ups.submit.commands import NotSubmittedError, RefusedError, answer
 from ups.submit.ended import ended
 from ups.submit.job import Job, State, Status
@@ -213,7 +214,7 @@ def _node(job: Job) -> str:
         for number, flags in enumerate(job.points):
             folder = job.folder / dict(flags)["name"]
             lines += [f"{number})", f"    set -- {quoted(f'--{key}={value}' for key, value in flags)}"]
-            lines += [f'    [ ! -e {quoted([folder / "config.yaml"])} ] || set -- "$@" --resume', "    ;;"]
+            lines += [f'    [ ! -e {quoted([folder / CONFIG])} ] || set -- "$@" --resume', "    ;;"]
         lines += ["esac"]
     else:
         lines += [begun_or_resumed(job.folder)]

@@ -9,21 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ups.eval.intervals import number
-from ups.eval.trajectories import FILE as TRAJECTORIES
 from ups.files import write_atomic
 from ups.pages import Page, Section
 from ups.parsing import read_record
 from ups.run.config import run_config, without_effect
+from ups.run_files import TRAJECTORIES
 from ups.run_folders.candidate import candidates
 from ups.run_folders.compare import compare
 from ups.run_folders.compare_page import curve_sections
 from ups.run_folders.evidence import Processes
 from ups.run_folders.state import COMPLETE, RunState, ago, state_of
 from ups.sweep.axes import Point, short_names
-from ups.types import DataError
+from ups.types import DataError, Table
 
 RECORD, PAGE = "sweep.json", "sweep.html"
-Rows = tuple[tuple[str, ...], ...]
 BEST = 6  # settings that are compared with each other
 DRAWN = 12  # runs whose curves are drawn
 
@@ -100,7 +99,7 @@ def settings_of(folder: Path, points: Sequence[Point]) -> list[Settings]:
     return sorted(rows, key=lambda one: one.rank)
 
 
-def table_of(settings: Sequence[Settings]) -> Rows:
+def table_of(settings: Sequence[Settings]) -> Table:
     """A row for each combination, the header first: its values, its validation error, the test error of each task, and
     how its runs stand."""
     keys = list(dict.fromkeys(key for one in settings for key, _ in one.overrides))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ups.fetch.landing import alone
 from ups.fetch.patience import ChangedError
 from ups.files import write_atomic
-from ups.parsing import read_json
+from ups.parsing import fields_among, read_json
 from ups.rundir import RunDir
 from ups.sync.remote_run import Manifest, RemoteRun
 from ups.sync.snapshot import entries, hashed
@@ -36,8 +36,7 @@ class Receipt:
     @classmethod
     def read(cls, path: Path) -> Receipt:
         """What was written; a new one where there is none, or something else in its place."""
-        values, empty = read_json(path), asdict(cls())
-        return cls(**{f.name: values[f.name] for f in fields(cls) if type(values.get(f.name)) is type(empty[f.name])})
+        return cls(**fields_among(read_json(path), cls()))
 
     def add(self, sum: str) -> None:
         """Remember a manifest that may be there."""

@@ -12,6 +12,7 @@ from ups.fetch.download import Download, Wanted
 from ups.fetch.landing import FOLDER
 from ups.files import sync
 from ups.progress import Progress, Report
+from ups.run_files import ENVIRONMENT
 from ups.rundir import RunDir
 from ups.sync.courier import end_couriers
 from ups.sync.push import Receipt, alone_with, receipt_of, run_id
@@ -68,7 +69,7 @@ def remember(run: RunDir, seen: str | None) -> None:
 def bring_back(remote: RemoteRun, manifest: Manifest, place: Path, say: Callable[[str], None]) -> None:
     """All files of a manifest, each proven by its SHA-256, in a folder beside `place` that then becomes it. A kill
     leaves what has come, for the next time."""
-    if "environment.json" not in manifest.files:
+    if ENVIRONMENT not in manifest.files:
         raise DataError(f"{shown(remote.url)}: holds no run that had begun; --overwrite it, or use another place.")
     total = sum(int(row["bytes"]) for row in manifest.files.values())
     beside = place.with_name(f".{place.name}.restoring")

@@ -7,24 +7,24 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeGuard
 
 from ups.files import write_atomic
-from ups.parsing import parse_json, parse_yaml, read_json, read_text
+from ups.parsing import fields_among, parse_json, parse_yaml, read_json, read_text
 from ups.rundir import RunDir
 from ups.tracking.log_reader import Row
 from ups.tracking.settings import TrackingConfig
-from ups.types import ConfigError
+from ups.types import OURS, ConfigError
 from ups.verdict import Ending, Verdict
 
 KILLED = "KILLED"  # the ending of a run whose processes are gone and that has left no verdict
 KILLED_CODE = 137
 LEAST = 1 << 16  # bytes without which a disk is full
-HEADLINE = {"predictor": "ups", "split": "test", "axis": "", "mode": "strict"}  # the numbers that a report begins with
+HEADLINE = {"predictor": OURS, "split": "test", "axis": "", "mode": "strict"}  # the numbers that a report begins with
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,7 @@ class Receipt:
     @classmethod
     def read(cls, path: Path) -> Receipt:
         """What was written; a new one where there is none, or something else in its place."""
-        values, empty = read_json(path), asdict(cls())
-        known = {f.name: values[f.name] for f in fields(cls) if type(values.get(f.name)) is type(empty[f.name])}
+        known = fields_among(read_json(path), cls())
         return cls(**known) if known.get("position", 0) >= 0 else cls()
 
     def write(self, path: Path) -> None:
@@ -182,15 +181,6 @@ def shortage(folder: Path) -> str:
     """That the disk of a folder is full, where it is."""
     room = os.statvfs(folder)
     return "" if room.f_bavail * room.f_frsize >= LEAST else f"the disk of {folder} is full"
-
-
-def flat(values: Mapping[str, Any], at: str = "") -> dict[str, Any]:
-    """Nested groups as one, with dots in the names."""
-    rows: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{at}.{key}" if at else str(key)
-        rows |= flat(value, name) if isinstance(value, Mapping) and value else {name: value}
-    return rows
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

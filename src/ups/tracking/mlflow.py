@@ -15,8 +15,9 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
+from ups.parsing import flat
 from ups.tracking.log_reader import Row
-from ups.tracking.mirror import KILLED, Conclusion, Mirror, flat
+from ups.tracking.mirror import KILLED, Conclusion, Mirror
 from ups.tracking.settings import TrackingConfig
 from ups.types import ConfigError
 

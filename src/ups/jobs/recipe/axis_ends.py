@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ups.data import Source
+from ups.jobs.recipe.samples import sampled
 from ups.types import Array
 
 LOOKED_AT, TIMES = 16, 4  # samples, about, and frames of each; of fewer samples more frames, as many in all
@@ -47,7 +48,7 @@ def _frames(source: Source) -> Array:
         return np.zeros(0)
     candidates, count = [], len(source)
     times = max(TIMES, LOOKED_AT * TIMES // count) if count >= SEVERAL else TIMES
-    for i in range(0, count, max(1, count // LOOKED_AT)):
+    for i in sampled(source, LOOKED_AT):
         last = len(source.times_of(i)) - 1
         places = sorted({last * k // (times - 1) for k in range(times)})
         if source.domain_of(i).shape == source.domain.shape:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ups.data import Source
-from ups.data.digits import MOST
+from ups.jobs.recipe.samples import known_numbers, sampled
 from ups.models.drift import Drift, moved
 from ups.models.grids import Space
 from ups.physics.symmetries import winds_of
@@ -34,15 +34,13 @@ class Glance:
 def glances(source: Source, every: int) -> list[Glance]:
     """Of a few samples the first frame and the one that follows where every so many are kept; none where a sample has
     no such frames, or does not say its parameters."""
-    names, result = numbers_of(source.task), []
-    for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
-        params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
-        known = all(isinstance(value, int | float) and abs(value) <= MOST for value in params)
-        if len(times) <= every or not names or not known:
+    result = []
+    for i in sampled(source, LOOKED_AT):
+        params, times = known_numbers(source, i), source.times_of(i)
+        if len(times) <= every or not params:  # none are known, or its task has none
             continue
         frames = source.read(i, slice(0, every + 1, every)).astype(np.float64)
-        numbers = tuple(float(value) for value in params)  # type: ignore[arg-type]
-        result.append(Glance(frames, float(times[every] - times[0]), numbers, source.domain_of(i).periodic))
+        result.append(Glance(frames, float(times[every] - times[0]), params, source.domain_of(i).periodic))
     return result
 
 

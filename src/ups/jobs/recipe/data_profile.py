@@ -17,6 +17,7 @@ from ups.jobs.recipe.axis_ends import seamless, wrapping
 from ups.jobs.recipe.carrying import Glance, glances, winds_in
 from ups.jobs.recipe.history import Triple, hides, triples
 from ups.jobs.recipe.pace import FREE, pace
+from ups.jobs.recipe.samples import sampled
 from ups.jobs.recipe.uniform_states import driven
 from ups.jobs.recipe.variety import uneven_times
 from ups.physics import EQUATIONS, TASKS
@@ -219,8 +220,8 @@ def _divided(source: Source) -> bool:
 
 def _blown(source: Source) -> tuple[str, ...]:
     """Which of a few samples have a channel without any finite value in their last frame."""
-    lengths, step = source.lengths(), max(1, len(source) // LOOKED_AT)
-    ends = {i: source.read(i, slice(lengths[i] - 1, None)) for i in range(0, len(source), step)}
+    lengths = source.lengths()
+    ends = {i: source.read(i, slice(lengths[i] - 1, None)) for i in sampled(source, LOOKED_AT)}
     return tuple(source.ids[i] for i, end in ends.items() if not np.isfinite(end).any(tuple(range(end.ndim - 1))).all())
 
 
@@ -319,9 +320,9 @@ def _made(task: str) -> Holding:
 
 def _all_uneven(source: Source) -> bool:
     """Whether the first frame of none of a few samples is uniform."""
-    few = range(0, len(source), max(1, len(source) // LOOKED_AT))
     return all(
-        _uneven(source.read(i, slice(1))[0], source.read(i, slice(len(source.times_of(i)) - 1, None))[0]) for i in few
+        _uneven(source.read(i, slice(1))[0], source.read(i, slice(len(source.times_of(i)) - 1, None))[0])
+        for i in sampled(source, LOOKED_AT)
     )
 
 

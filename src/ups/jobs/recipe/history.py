@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ups.data import Source
-from ups.data.digits import MOST
-from ups.tensors import numbers_of
+from ups.jobs.recipe.samples import known_numbers, sampled
 from ups.types import Array
 
 LOOKED_AT, TIMES = 16, 4  # samples of a file, about, and places in each
@@ -35,11 +34,10 @@ class Triple:
 
 def triples(source: Source, every: int, thin: int) -> list[Triple]:
     """Of a few samples, from beginning to end, where every so many frames and cells are kept."""
-    names, result = numbers_of(source.task), []
-    for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
-        params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
-        known = all(isinstance(value, int | float) and abs(value) <= MOST for value in params)
-        if len(times) <= 2 * every or not known:
+    result = []
+    for i in sampled(source, LOOKED_AT):
+        params, times = known_numbers(source, i), source.times_of(i)
+        if len(times) <= 2 * every or params is None:
             continue
         cells = (slice(None, None, thin),) * source.task.ndim
         inputs = source.inputs(i)[cells].astype(np.float64)
@@ -50,7 +48,7 @@ def triples(source: Source, every: int, thin: int) -> list[Triple]:
             frames[np.isinf(frames)] = np.nan
             if np.isnan(frames).all(tuple(range(1, frames.ndim - 1))).any():
                 continue  # it has blown up, and no cell says anything
-            numbers = (*np.diff(times[when]), *(float(value) for value in params))  # type: ignore[arg-type]
+            numbers = (*np.diff(times[when]), *params)
             result.append(Triple(frames, inputs, numbers, source.domain_of(i).periodic))
     return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ups.data import Source
+from ups.jobs.recipe.samples import sampled
 from ups.types import Array
 
 LOOKED_AT, PLACES, FEWEST = 4, 32, 4  # samples, about, places in all of them together, and in each at least
@@ -18,7 +19,7 @@ def pace(source: Source, most: int, thin: int) -> tuple[int, int]:
     """Every so many frames, up to `most`, of a source at every so many cells can be kept without a loss, for a step
     still changes little, and at most, for one of more could hardly be foreseen; FREE where even `most` are as near."""
     steps = sorted({1, most, *(2**k for k in range(1, most.bit_length()))})
-    chosen = range(0, len(source), max(1, len(source) // LOOKED_AT)) if most > 1 else ()
+    chosen = sampled(source, LOOKED_AT) if most > 1 else ()
     rows = [_changes(source, i, steps, thin) for i in chosen]
     points = []
     for at, step in enumerate(steps):

@@ -16,6 +16,7 @@ from ups.jobs.estimate.costs import Costs, costs
 from ups.jobs.estimate.estimate import free_memory
 from ups.jobs.estimate.timing import ceilings
 from ups.jobs.recipe.data_profile import Holding, holdings, recipe
+from ups.parsing import flat
 from ups.run.config import run_config
 from ups.types import ConfigError, counted, data_size, duration, short_number
 
@@ -76,12 +77,9 @@ def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minute
     }
 
 
-def dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A nested config as flags."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": as_flag(value)}
-    return flat
+    return {key: as_flag(value) for key, value in flat(settings).items()}
 
 
 def _header(

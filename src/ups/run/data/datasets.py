@@ -49,10 +49,10 @@ class Screen:
     @classmethod
     def silent(cls) -> Screen:
         """A screen that shows nothing."""
-        return cls(_nothing, _nothing, _nothing)
+        return cls(unsaid, unsaid, unsaid)
 
 
-def _nothing(_: object) -> None:
+def unsaid(_: object) -> None:
     """Not shown."""
 
 
@@ -272,7 +272,7 @@ def open_sets(
     folder: Path,
     following: Following,
     stack: ExitStack,
-    say: Say = _nothing,
+    say: Say = unsaid,
     data_from: str | None = None,
 ) -> list[DataSet]:
     """The data sets of a config, one for each task, open until `stack` closes; `say` gets what readers noticed. What

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ups.config import load as load_config
 from ups.data import Source, open_source, renamed
 from ups.data.axis_order import turned, turning
 from ups.data.readers.array_dims import TAKEN
@@ -20,22 +19,19 @@ from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition, definition_from, definition_of, is_file_name
 from ups.models import Simulator
 from ups.physics import TASKS
-from ups.run.config import run_config
-from ups.run.data.datasets import DataSet, Say, check_axes
+from ups.run.data.datasets import DataSet, Say, check_axes, unsaid
+from ups.run.load import config_of
+from ups.rundir import RunDir
 from ups.types import ARRAYS, ConfigError, DataError, Params, UpsError, counted
-
-
-def _nothing(_: str) -> None:
-    """Drops the sentence."""
 
 
 def definitions_of(run: Path, simulator: Simulator) -> tuple[Definition, ...]:
     """The definitions of the files of training, each under the name of its task: from the simulator, or from the config
     of the run folder where an older program left it."""
     held = simulator.provenance.get("definitions", ())
-    if not held and (run / "config.yaml").is_file():
+    if not held and RunDir(run).config.is_file():
         with suppress(UpsError):  # a config that this program does not read says nothing
-            held = load_config(run_config(), run / "config.yaml", snapshot=True).definitions
+            held = config_of(RunDir(run)).definitions
     try:
         definitions = [Definition.from_plain(content) for content in held]
     except (TypeError, ValueError, AttributeError):
@@ -57,7 +53,7 @@ def _agreed(definitions: Sequence[Definition], definition: Definition) -> Defini
 
 
 def open_for(
-    simulator: Simulator, path: Path, task: str | None, trained: Sequence[Definition] = (), say: Say = _nothing
+    simulator: Simulator, path: Path, task: str | None, trained: Sequence[Definition] = (), say: Say = unsaid
 ) -> Source:
     """A file to be put to a simulator. `task` is a name, or a YAML file with a definition, by which it is read then.
 
@@ -188,7 +184,7 @@ def _misfit(path: Path, fault: UpsError) -> str:
     return f"{path}: is not laid out as the files of training were ({cause})."
 
 
-def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, say: Say = _nothing) -> Source:
+def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, say: Say = unsaid) -> Source:
     """The source to read, of a task that the simulator knows; refused in a sentence where the two do not fit.
 
     `params` stand in for what the source says of its parameters. `ahead` frames are wanted after those given. `say` is

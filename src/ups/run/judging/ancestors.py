@@ -7,14 +7,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ups.config import load
-from ups.data.duplicates import Ends, ends_of, pieces
-from ups.run.config import RunConfig, run_config
+from ups.data.duplicates import Ends, ends_of
+from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity
 from ups.run.data.datasets import DataEntry, DataSet, open_sets
 from ups.run.data.doubts import doubts
 from ups.run.data.generate import Report as Following
 from ups.run.judging.leaks import leaks
+from ups.run.judging.seen_in_training import WARNING, seen_in, used_by
+from ups.run.load import config_of
 from ups.rundir import RunDir
 from ups.types import DataError, UpsError
 
@@ -31,8 +32,7 @@ class Warned(NamedTuple):
 def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> tuple[str, list[str]]:
     """What trajectories of a part of a run's data are to its simulator, in words, and what a reader must know of it."""
     if split == "train":
-        warning = "These trajectories were trained on: the numbers say nothing about unseen ones."
-        return "on trajectories SEEN IN TRAINING", [warning]
+        return "on trajectories SEEN IN TRAINING", [WARNING]
     warned = [Warned(words, seen=True) for data in sets for words in leaks(data, (split,))]
     warned += _trained_before(config, sets, split, following)
     which = "SEEN IN TRAINING in part or whole" if any(each.seen for each in warned) else "not seen in training"
@@ -71,9 +71,9 @@ def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
             return
         place = Path(start)
         parent = None
-        if (place / "config.yaml").is_file():
+        if (run := RunDir(place)).config.is_file():
             with suppress(UpsError):
-                parent = load(run_config(), place / "config.yaml", snapshot=True)
+                parent = config_of(run)
         yield place, parent
         start = parent.start_from if parent is not None else None
 
@@ -107,21 +107,20 @@ def _used(folder: RunDir, config: RunConfig, following: Following, stack: ExitSt
     entries = [entry for data in sets for entry in data.entries]
     if not _recorded(entries, files):
         raise DataError(f"{folder.folder}: the files that it was trained on are not those that its config names now.")
-    return [each for entry in entries for each in ends_of(entry.source, {*entry.split.train, *entry.split.valid})]
+    return used_by(entries)
 
 
 def _seen(task: str, entries: Sequence[DataEntry], split: str, used: Sequence[Ends], place: Path) -> Iterator[Warned]:
     """Warnings where a part of some entries is among what was used, whole or cut in time."""
     ours = [each for entry in entries for each in ends_of(entry.source, set(entry.split.part(split)))]
-    known = {each.whole for each in used}
-    cut, _ = pieces([each for each in ours if each.whole not in known], used)
-    for count, what in (
-        (sum(each.whole in known for each in ours), "were trained or validated on by"),
-        (len(cut), "begin or end with the first or last frame of one that was trained or validated on by"),
+    seen = seen_in(ours, used)
+    for which, what in (
+        (seen.copies, "were trained or validated on by"),
+        (seen.pieces, "begin or end with the first or last frame of one that was trained or validated on by"),
     ):
-        if count:
+        if which:
             yield Warned(
-                f"{task}: {count} of {len(ours)} trajectories {what} {place}, from which this run goes on: they are "
-                "NOT unseen.",
+                f"{task}: {len(which)} of {len(ours)} trajectories {what} {place}, from which this run goes on: they "
+                "are NOT unseen.",
                 seen=True,
             )

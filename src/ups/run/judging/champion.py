@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ups.eval.gates import Gate, against
 from ups.eval.pairs import decidable
-from ups.eval.trajectories import CHAMPION, OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.files import sha256
 from ups.rundir import RunDir
-from ups.types import DataError
+from ups.types import CHAMPION, OURS, DataError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ups.engine.checkpoint.manifest import clear_leftovers
 from ups.eval.gates import Gate, decide, gates_section, is_gate, missed, records_of
 from ups.eval.report import Report
 from ups.eval.results import Record, read_results, rows_of, write_results
-from ups.eval.trajectories import OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.eval.trajectories import write as write_trajectories
 from ups.files import sha256
@@ -24,7 +24,7 @@ from ups.run.judging.champion import Champion
 from ups.run.phases import Phases
 from ups.run.training import learnt_in
 from ups.rundir import Place, RunDir
-from ups.types import DataError
+from ups.types import OURS, DataError, Table
 from ups.verdict import Ending
 
 DEAR = 60.0  # seconds of an evaluation whose page is drawn at once, so that no kill has it done again
@@ -38,7 +38,7 @@ class Finish:
 
     ending: Ending
     cause: str = "done."
-    table: tuple[tuple[str, ...], ...] = ()
+    table: Table = ()
     remarks: tuple[str, ...] = ()
     report: Report | None = None
 
@@ -50,7 +50,7 @@ class Judged:
 
     records: Sequence[Record]
     errors: Sequence[PerTrajectory]
-    headline: tuple[tuple[str, ...], ...]
+    headline: Table
     remarks: tuple[str, ...]
     report: Report | None = None
 

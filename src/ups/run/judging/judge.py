@@ -26,7 +26,6 @@ from ups.eval.report import Report
 from ups.eval.results import BEFORE, Cost, DataFact, Scored, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.eval.searches import SearchScores
-from ups.eval.trajectories import CHAMPION, OURS
 from ups.models import Simulator
 from ups.models.calibration import calibrated, drawing_part, lasting_of
 from ups.models.config import FORECASTER
@@ -51,7 +50,7 @@ from ups.run.order import drawn_in, windows_of
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
-from ups.types import PhysicsError, TaskSpec
+from ups.types import CHAMPION, OURS, PhysicsError, TaskSpec
 
 # Percent of the judging of a task that is done after rollouts, the codec alone, ensembles and estimates of errors.
 ROLLOUTS, CODEC, TRUST, ALL = 35, 40, 95, 100
