@@ -193,8 +193,9 @@ def _merge(into: dict[str, Any], new: Mapping[Any, Any], at: Key, source: str, o
 
 
 def as_flag(value: Any) -> Any:
-    """A value as one that stands behind a flag, where a text is YAML: a text that stays as it is, whatever it says."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value
+    """A value as one that stands behind a flag, where a text is YAML: a text, or a path, that stays as it is, whatever
+    it says."""
+    return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str | Path) else value
 
 
 def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict[Key, str]) -> None:

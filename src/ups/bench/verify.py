@@ -56,7 +56,7 @@ def bench_verify(
     passed, words = compared(entry, same, spread)
     again = f"ups bench accuracy {row.name} --short --seed {budget.seed}"
     again = again if budget.short else row.command(last.minutes, steps=timed_steps(row, last), seed=budget.seed)
-    say(f"{words} `{again}` records it." if BETTER in words else words)
+    say(f"{words} `{again}` records it." if passed and BETTER in words else words)
     return PASSED if passed else FAILED
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from ups.doctor.findings import Finding, bad, doubtful, good
 from ups.files import sync
 from ups.host_memory import available
+from ups.parsing import threads_wanted
 from ups.supervise.job import refuse_nesting
 from ups.supervise.network import check_interface, port_taken
 from ups.types import ConfigError
@@ -108,7 +109,7 @@ def cores(ranks: int) -> Finding:
     facts = {"cores": count, "quota": quota, "threads": threads}
     if usable < ranks:
         return doubtful(words, f"ranks will wait for each other; use at most {max(1, int(usable))} on a CPU.", **facts)
-    if threads.isdecimal() and int(threads) * ranks > usable:
+    if threads_wanted(threads) * ranks > usable:
         fair = max(1, int(usable // ranks))
         return doubtful(words, f"threads outnumber cores; unset OMP_NUM_THREADS, or set it to {fair}.", **facts)
     try:

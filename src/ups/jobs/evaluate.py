@@ -27,7 +27,7 @@ from ups.run.data.data_identity import Identity, files_of
 from ups.run.data.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judging.champion import Champion
-from ups.run.judging.exams import Exam, Maker, by_length, cells_of, outside_of
+from ups.run.judging.exams import Exam, Maker, by_length, cells_of, outside_of, strange_of
 from ups.run.judging.judge import Judge, cost_of, judged
 from ups.run.judging.seen_in_training import WARNING, are_of_training, seen_in, used_by
 from ups.run.load import config_of
@@ -35,8 +35,6 @@ from ups.run.load import load as load_simulator
 from ups.run.training import with_training
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, counted
-
-LOOKED_AT = 64  # trajectories of a file whose first frames are held against what training saw
 
 
 @dataclass(frozen=True)
@@ -172,13 +170,11 @@ class Session:
         split, seen = self._seen(parts, data)
         label = f"{split}, {cells_of(cells)}"
         (exam, *beyond), notes = by_length(parts, label, self.judge.protocol.context)
-        few = [part.window(rows := [*range(min(len(part), LOOKED_AT))], [0] * len(rows), 1, 0) for part in parts]
-        strange = dict.fromkeys(words for window in few for words in simulator.strange(window))
-        outside = (*outside_of(simulator, parts, beside=0.0), *strange)
+        outside = (*outside_of(simulator, parts, beside=0.0), *strange_of(simulator, parts))
         exam = replace(exam, outside=(*outside, *seen, *self._box(source, data)))
         self.judge.warnings += notes
         on = f"on {path.name} ({label})"
-        return self._report(exam, data, _fact(parts[:1], split), on, beyond)
+        return self._report(exam, data, _fact(parts, split), on, beyond)
 
     def _open(self, task: str | None) -> list[DataSet]:
         """The run's data, of one task or of all; an entry that does not say its task is opened to see.
@@ -336,5 +332,5 @@ def _fact(parts: Sequence[Trajectories], samples: str) -> DataFact:
         samples=f"{sum(map(len, parts))} ({samples})",
         grid=" × ".join(map(str, first.shape)),
         frames=len(first.times),
-        params=params if len(parts) == 1 else "",
+        params=params if all(source is sources[0] for source in sources) else "",
     )

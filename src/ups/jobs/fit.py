@@ -205,7 +205,7 @@ def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
         if section and isinstance(value, Mapping):
             flags |= _single({f"{key}.{name}": inner for name, inner in value.items()})
         else:
-            flags[key] = str(value) if isinstance(value, Path) else value
+            flags[key] = as_flag(value) if isinstance(value, Path) else value
     return flags
 
 
@@ -278,7 +278,7 @@ def fit(
         raise ConfigError(f"minutes is {minutes!r}, but must be a number.")
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
-    place = {"name": as_flag(name), "out": as_flag(str(out)), "device": as_flag(device)}
+    place = {"name": as_flag(name), "out": as_flag(out), "device": as_flag(device)}
     settings = _single(settings)
 
     def config_of(file: Mapping[str, str], sources: Sequence[Source] = ()) -> RunConfig:
@@ -302,7 +302,7 @@ def fit(
                 screen.say(words.replace(": ", f": {source.task.name}: ", 1) if len(sources) > 1 else words)
         # Before anything is written.
         splits = [_split(source) for source in sources]
-        config = config_of({f"data.{task}.file": as_flag(str(path)) for task, path in places.items()}, sources)
+        config = config_of({f"data.{task}.file": as_flag(path) for task, path in places.items()}, sources)
         if not overwrite and any(path.exists() for path in (out / name, *places.values())):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         for source, there, parts in zip(sources, places.values(), splits, strict=True):

@@ -74,7 +74,9 @@ def with_training(report: Report, folder: RunDir, config: RunConfig, simulator: 
         report = replace(report, stages=stage_facts(config, simulator, outcomes))
     if folder.phases.is_file():
         phases = folder.read(folder.phases)
-        report = report.with_phases(tuple((name, float(seconds)) for name, seconds in phases.items()))
+        if not isinstance(phases, dict) or not all(isinstance(seconds, int | float) for seconds in phases.values()):
+            raise DataError(f"{folder.phases}: is not what a run writes; move it away, and the page does without it.")
+        report = report.with_phases(tuple(phases.items()))
     return report
 
 

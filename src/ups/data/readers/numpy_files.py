@@ -73,11 +73,12 @@ def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition
         members = _npy(path) if starts_with(path, NPY) else _npz(path)
     except (*DAMAGE, zipfile.BadZipFile, struct.error) as error:
         raise DataError(f"{path}: its header cannot be read, the file is damaged; fetch or write it again.") from error
+    ignored = {name.strip("/") for name in definition.ignore}
     for member in members.values():
-        if member.dtype.hasobject and member.name not in definition.ignore:
+        if member.dtype.hasobject and member.name not in ignored:
+            leave = f", or leave it out with `ignore: [{member.name}]` in the task" if len(members) > 1 else ""
             raise DataError(
-                f"{path}: {member.name} holds Python objects, not numbers; save it as an array of floats, or leave it "
-                f"out with `ignore: [{member.name}]` in the task."
+                f"{path}: {member.name} holds Python objects, not numbers; save it as an array of floats{leave}."
             )
     return open_arrays(
         NumpyStore(path, {name: replace(member, content=None) for name, member in members.items()}),

@@ -235,7 +235,7 @@ def as_known(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[Dat
     return sets
 
 
-def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec], say: Say = _nothing) -> list[DataSet]:
+def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec], say: Say = unsaid) -> list[DataSet]:
     """Data sets with parameters, and the words that these may be, in the order of a simulator that knows the tasks; new
     ones come last. A network gets a word as its place among the choices, so the order matters, and so does
     that of the axes. Fields and inputs keep the order of the data, for `models.inherit` matches them by name."""

@@ -23,10 +23,11 @@ from ups.run.data.data_config import GenerateConfig
 from ups.run.data.datasets import DataEntry, DataSet, Screen
 from ups.run.data.fitting import spaced
 from ups.run.data.generate import equation_of, generate
-from ups.tensors import numbers_of
+from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, DataError, Params, PhysicsError, counted
 
 Key = frozenset[tuple[str, float | str]]  # a set of parameters, whatever the order in which they are said
+LOOKED_AT = 64  # trajectories of a file whose first frames are held against what training saw
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
 BESIDE = 0.1  # of the range of a parameter of training (see `reach`), by which the run's own parts may leave it
@@ -123,6 +124,20 @@ def outside_of(simulator: Simulator, parts: Sequence[Trajectories], beside: floa
     strange = [dt for dt in steps if not low - UNEVEN * low <= dt <= high + UNEVEN * high]
     outside = [simulator.outside(params, task.name, dt) for dt in (None, *strange)]
     return list(dict.fromkeys(sentence for sentences in outside for sentence in sentences))
+
+
+def strange_of(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]:
+    """How first frames and inputs lie outside training, said once of all trajectories on one grid."""
+    grids: dict[tuple[int, ...], list[Window]] = {}
+    for part in parts:
+        rows = [*range(min(len(part), LOOKED_AT))]
+        grids.setdefault(part.shape, []).append(part.window(rows, [0] * len(rows), 1, 0))
+    sentences = []
+    for first, *more in grids.values():
+        context = torch.cat([window.context for window in (first, *more)])
+        inputs = torch.cat([window.inputs for window in (first, *more)])
+        sentences += simulator.strange(dataclasses.replace(first, context=context, inputs=inputs))
+    return list(dict.fromkeys(sentences))
 
 
 def exams(
