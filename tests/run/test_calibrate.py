@@ -25,8 +25,9 @@ from ups.jobs.evaluate import Question, evaluate_run
 from ups.models.calibration import EDGES, Calibration
 from ups.models.ensembles import Draws
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.config import run_config
-from ups.run.data.datasets import DataSet, Screen
+from ups.run.data.datasets import DataSet
 from ups.run.judging import calibrate
 from ups.run.judging.calibrate import factors_of
 from ups.run.run import Run, run_alone

@@ -16,7 +16,7 @@ from ups.graphs import QUIET, cause_of, fill, record, signature, tensors_of
 from ups.models.ensembles import Draws
 from ups.models.part import Part
 from ups.models.stepping import Parts, Stepping
-from ups.physics.solver import watcher
+from ups.progress import reporter
 from ups.tensors import Window, tables_kept
 from ups.types import TaskSpec
 
@@ -211,7 +211,7 @@ class _Replay:
         if self.points is not None and points is not None:
             self.points.copy_(points)
         self.begin.replay()
-        tell, noise = watcher(), None if draw is None else draw.of_steps(steps, self.z[:, -1])
+        tell, noise = reporter(), None if draw is None else draw.of_steps(steps, self.z[:, -1])
         frames = self.frame.new_empty(len(window), steps, *self.frame.shape[1:])
         for i in range(steps):
             if window.dt.ndim > 1:

@@ -13,7 +13,7 @@ from ups.models.ensembles import Draws
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate, seen_from
 from ups.physics.laws import aims_of, guarding, repaired
-from ups.physics.solver import watcher
+from ups.progress import reporter
 from ups.tensors import Condition, LatentState, Window
 from ups.types import Domain, TaskSpec
 
@@ -56,7 +56,7 @@ class Stepping:
 
     def frames(self, steps: int, draw: Draws | None = None) -> Tensor:
         """The frames of so many steps, `(B, steps, *S, C)`; with `draw` those of one member of an ensemble."""
-        z, frames, tell = self.start(), [], watcher()
+        z, frames, tell = self.start(), [], reporter()
         for i in range(steps):
             z, frame = self.step(z, i, None if draw is None else draw(i, z[:, -1]))
             frames.append(frame)

@@ -20,8 +20,9 @@ from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition, definition_from, definition_of, is_file_name
 from ups.models import Simulator
 from ups.physics import TASKS
+from ups.progress import Say
 from ups.run.config import run_config
-from ups.run.data.datasets import DataSet, Say, check_axes
+from ups.run.data.datasets import DataSet, check_axes
 from ups.types import ARRAYS, ConfigError, DataError, Params, UpsError, counted
 
 

@@ -34,11 +34,10 @@ from ups.models.ensembles import TOGETHER, members_of
 from ups.models.search import Search, calls_of, judges_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, rollout_with_signs
-from ups.physics.solver import watched
+from ups.progress import Progress, Screen, reporting
 from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity
-from ups.run.data.datasets import DataSet, Screen
-from ups.run.data.generate import Progress
+from ups.run.data.datasets import DataSet
 from ups.run.judging.ancestors import seen_before
 from ups.run.judging.calibrate import AT_ONCE
 from ups.run.judging.champion import Champion, digest_of
@@ -96,7 +95,7 @@ class Judge:
         kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in kinds if data is not None)]
         self.watch.taken()  # of exams before this one
-        with watched(lambda share: self._show(exam, ROLLOUTS * share)):
+        with reporting(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
         laws = self.watch.taken()
         mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
@@ -193,8 +192,8 @@ class Judge:
 
         with torch.no_grad():
             for budget in budgets:
-                watched = watch if budget is budgets[-1] and budget.candidates > 1 else None
-                rollout = searched(sim, window, steps, budget, watched)
+                look = watch if budget is budgets[-1] and budget.candidates > 1 else None
+                rollout = searched(sim, window, steps, budget, look)
                 scores.add(calls_of(sim, budget, window), rollout, window.targets[:, :steps], window.mask)
         return scores
 
