@@ -82,7 +82,7 @@ def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[
     Where times are uneven and the file has a frame for each step, these are as long as its own."""
     spec, path = part.task, part.origin
     low, high = simulator.ranges()[spec.name]["dt"]
-    back = simulator.operator.config.looks_back(spec.name)
+    back = simulator.looks_back(spec.name)
     context = max(back, min(simulator.context, int(part.lengths.min())))
     window = part.window(list(range(len(part))), [0] * len(part), context, 0)
     for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):

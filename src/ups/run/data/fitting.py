@@ -224,7 +224,7 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, sa
         return source
     every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
     # What is judged comes after as many frames of each task; what is continued needs those alone that are looked at.
-    needed = simulator.context + ahead if ahead else simulator.operator.config.looks_back(name)
+    needed = simulator.context + ahead if ahead else simulator.looks_back(name)
     frames = len(source.times[::every])
     if frames < needed:
         raise DataError(

@@ -69,7 +69,7 @@ def starts_of(simulator: Simulator, task: TaskSpec, given: int) -> tuple[int, ..
     as many as are `given` where it is judged. Errors after few and after many frames may differ by a factor."""
     if task.steady:
         return (simulator.context,)
-    return tuple(sorted({simulator.operator.config.looks_back(task.name), given}))
+    return tuple(sorted({simulator.looks_back(task.name), given}))
 
 
 def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: int) -> Trust:
