@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each room may import those listed, and itself. Only downwards; a new room is a new line here.
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
-    | {"definition", "streams", "tracking", "verdict", "run_files"}
+    | {"definition", "streams", "tracking", "verdict", "run_files", "progress"}
     | {"sweep", "run_folders", "bundle", "submit", "fetch"},
     "bundle": {"types"},
     "submit": {"sweep", "run", "tracking", "supervise", "wire", "config", "verdict", "run_files", "types"},
@@ -26,14 +26,14 @@ FLOORS = {
     | {"run_files"},
     "run_folders": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"}
     | {"run_files"},
-    "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "types"},
-    "screen": {"run", "engine", "progress"},
+    "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "progress", "types"},
+    "screen": {"progress"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
     "bench": {"jobs", "run", "stages", "engine", "supervise", "eval", "models", "physics", "data", "pages"}
     | {"rundir", "provenance", "config", "heartbeat", "verdict", "types"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
-    | {"definition", "host_memory", "verdict"},
+    | {"definition", "host_memory", "verdict", "progress"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
     | {"definition", "masks", "streams", "pages", "presence", "provenance"}
     | {"heartbeat", "verdict", "types"}
@@ -41,15 +41,15 @@ FLOORS = {
     "sync": {"fetch", "tracking", "supervise", "engine", "rundir", "run_files", "progress", "verdict", "types"},
     "fetch": {"tracking", "progress", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
-    "models": {"graphs", "triton_check", "physics", "masks", "types"},
+    "models": {"graphs", "triton_check", "physics", "masks", "progress", "types"},
     "eval": {"pages", "run_files", "types"},
-    "engine": {"graphs", "triton_check", "wire", "heartbeat", "verdict", "shortage", "types"},
+    "engine": {"graphs", "triton_check", "wire", "heartbeat", "verdict", "shortage", "progress", "types"},
     "supervise": {"rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
     "tracking": {"supervise", "rundir", "presence", "config", "verdict", "types"},
     "rundir": {"provenance", "presence", "run_files", "config", "verdict", "types"},
     "provenance": {"verdict", "types"},
     "pages": {"types"},
-    "physics": {"graphs", "triton_check", "types"},
+    "physics": {"graphs", "triton_check", "progress", "types"},
     "data": {"definition", "run_files", "masks", "shortage", "host_memory", "types"},
     "definition": {"config", "types"},
     "masks": {"types"},

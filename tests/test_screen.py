@@ -9,8 +9,7 @@ import time
 import pytest
 
 from ups import screen
-from ups.engine.train import Progress as TrainingProgress
-from ups.run.data.generate import Progress
+from ups.progress import Progress, TrainingProgress
 from ups.screen import Saying, following, training_line, waiting
 
 

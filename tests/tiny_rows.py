@@ -11,8 +11,8 @@ from ups.bench.ledger import Entry, sealed
 from ups.bench.rows import Row
 from ups.eval.report import Report
 from ups.pages import Page
+from ups.progress import Screen
 from ups.run.config import RunConfig
-from ups.run.data.datasets import Screen
 from ups.run.run import finish_alone
 from ups.verdict import Ending
 

@@ -19,8 +19,9 @@ from ups.engine.loop import Trainer
 from ups.engine.randomness import generators, set_generators
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.replicated import Replicated
-from ups.engine.train import Progress, TrainConfig
+from ups.engine.train import TrainConfig
 from ups.heartbeat import Fire, Pulse
+from ups.progress import TrainingProgress
 from ups.tensors import Losses, Window
 
 NAMES = ("first", "second")
@@ -185,7 +186,7 @@ def train(
 ) -> dict[str, Any]:
     """One rank of it; with `failures` of captures by number (none: {}) its steps are recorded without a GPU."""
     loop.PATIENCE = math.inf  # a line of the log by the clock would divide the means of losses elsewhere
-    notes: list[Progress] = []
+    notes: list[TrainingProgress] = []
     plans = [Failing(*fault) for fault in faults if fault[0] == dist.rank]
     settings = {"steps": STEPS, "lr": 0.02, "clip": 0.5, "ema": 0.9, "validate_every": 9, "prefetch": 0}
     batches = InTurn(dist, changes.pop("sizes", (10, 14)))

@@ -65,7 +65,7 @@ def fit(
     began, saying = time.time(), Saying()
     with nullcontext() if quiet else waiting("getting ready"):
         from ups.jobs.fit import fit as job
-        from ups.run.data.datasets import Screen
+        from ups.progress import Screen
         from ups.run.phases import counted_from
 
     dotted = {key.replace("__", "."): value for key, value in settings.items()}

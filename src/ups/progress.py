@@ -1,8 +1,10 @@
-"""How far something is that takes its time, for whoever shows it."""
+"""How far something is that takes its time, where a run shows it, and who is told the share of a solution."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 
@@ -26,4 +28,62 @@ class Progress:
         return f"{self.done:.0f} %" if self.percent else f"{self.done:.0f} of {self.total}"
 
 
-Report = Callable[[Progress], None]
+@dataclass(frozen=True)
+class TrainingProgress:
+    """How far the training of a stage is; `note` is a sentence when there is something to say."""
+
+    stage: str
+    step: int
+    fraction: float  # of the budget, 0 … 1
+    seconds: float  # spent
+    eta: float  # seconds left
+    loss: float
+    score: float  # of the last validation; nan before the first
+    lr: float
+    samples_per_second: float
+    input_wait: float  # share of the time since the last line in which no window was ready
+    memory: int  # bytes at the peak: of the GPU's memory, or of the process's
+    note: str = ""
+
+
+Say = Callable[[str], None]
+OnProgress = Callable[[Progress], None]
+OnTraining = Callable[[TrainingProgress], None]
+OnShare = Callable[[float], None]  # of a solution or a rollout, 0 … 1
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Where a run shows what it does: sentences, the making of data, the progress of training."""
+
+    say: Say
+    following: OnProgress
+    watch: OnTraining
+
+    @classmethod
+    def silent(cls) -> Screen:
+        """A screen that shows nothing."""
+        return cls(_nothing, _nothing, _nothing)
+
+
+def _nothing(_: object) -> None:
+    """Not shown."""
+
+
+_reporter: ContextVar[OnShare] = ContextVar("reporter", default=_nothing)
+
+
+@contextmanager
+def reporting(callback: OnShare) -> Iterator[None]:
+    """While this is open, whoever steps through time and calls `reporter()` tells `callback` which share of its steps
+    is done."""
+    token = _reporter.set(callback)
+    try:
+        yield
+    finally:
+        _reporter.reset(token)
+
+
+def reporter() -> OnShare:
+    """What is to be told the share of a solution that is reached."""
+    return _reporter.get()

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from ups.engine.train import Progress as TrainingProgress
-    from ups.progress import Progress, Report
-    from ups.run.data.datasets import Watch
+    from ups.progress import OnProgress, OnTraining, Progress, TrainingProgress
 
 # Seconds between two lines of progress where there is no terminal, and before the first word on a wait.
 EVERY, AT_FIRST = 10.0, 0.5
@@ -71,7 +69,7 @@ def _patience(sentence: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def following(opening: str = "") -> Iterator[Report]:
+def following(opening: str = "") -> Iterator[OnProgress]:
     """Shows progress: a bar with an ETA on a terminal, a plain line now and then elsewhere; `opening` says what is
     waited for before there is any."""
     from rich.console import Console
@@ -110,7 +108,7 @@ def following(opening: str = "") -> Iterator[Report]:
             bar.remove_task(row)
 
 
-def training() -> Watch:
+def training() -> OnTraining:
     """A line now and then while a stage is trained, and whatever it has to say."""
     lines: dict[str, tuple[float, str]] = {}
 
@@ -169,7 +167,7 @@ def show(rows: Sequence[Sequence[str]], remarks: Sequence[str], page: Path) -> N
     print(table(rows), *remarks, page, sep="\n", flush=True)
 
 
-def plain_lines(before: Callable[[], None]) -> Report:
+def plain_lines(before: Callable[[], None]) -> OnProgress:
     """Lines of progress; `before` is called before each of them."""
     began: dict[str, tuple[float, float]] = {}
     shown: dict[str, float] = {}

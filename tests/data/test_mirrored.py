@@ -21,9 +21,10 @@ from ups.later import torch
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.elliptic import SOLVED
 from ups.physics.symmetries import mirrors_of
+from ups.progress import Screen
 from ups.run.config import run_config
 from ups.run.data.data_config import GenerateConfig
-from ups.run.data.datasets import DataSet, Screen, open_sets
+from ups.run.data.datasets import DataSet, open_sets
 from ups.run.data.generate import generate
 from ups.types import ConfigError, Field, Param, TaskSpec
 

@@ -16,8 +16,9 @@ from ups.engine.checkpoint.vault import Vault
 from ups.engine.graph import Graphs
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
-from ups.engine.train import DivergenceError, Progress, TrainConfig
+from ups.engine.train import DivergenceError, TrainConfig
 from ups.graphs import signature
+from ups.progress import TrainingProgress
 from ups.types import ConfigError
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
@@ -49,8 +50,10 @@ def two_tasks(toy: SimpleNamespace, bad: tuple[int, ...] = ()) -> Any:
     return Both()
 
 
-def train(toy: SimpleNamespace, batches: Any, module: nn.Module, **changes: Any) -> tuple[Trainer, Any, list[Progress]]:
-    notes: list[Progress] = []
+def train(
+    toy: SimpleNamespace, batches: Any, module: nn.Module, **changes: Any
+) -> tuple[Trainer, Any, list[TrainingProgress]]:
+    notes: list[TrainingProgress] = []
     config = TrainConfig(**{"steps": 60, "lr": 1e-2, **changes})
     with Dist.start("cuda") as dist:
         trainer = Trainer(config, toy.Regression(module), batches, dist, report=notes.append)

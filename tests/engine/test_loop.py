@@ -19,8 +19,9 @@ from ups.engine.checkpoint.vault import Vault
 from ups.engine.learner import matrix_products
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
-from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
+from ups.engine.train import DivergenceError, Outcome, TrainConfig
 from ups.engine.validation import validations_of
+from ups.progress import TrainingProgress
 from ups.tensors import Losses, Window
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending, StorageError, classify
@@ -155,7 +156,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(toy: SimpleNamespace,
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes(content)
-    notes: list[Progress] = []
+    notes: list[TrainingProgress] = []
     stage, store = toy.Regression(toy.net()), Vault(tmp_path / "broken")
     train = config(checkpoint_steps=5, validate_every=4, max_bad=3, log_every=3)
     Trainer(train, stage, toy.Lines(bad=[2]), store=store, report=notes.append).fit()
@@ -219,7 +220,7 @@ def test_training_goes_on_after_a_failed_save_and_stops_after_several_in_a_row(
     toy: SimpleNamespace, full: tuple[int, ...], most: int, stops_at: int | None, notes: int
 ) -> None:
     train = config(steps=40, checkpoint_steps=5, max_failed_saves=most)
-    reports: list[Progress] = []
+    reports: list[TrainingProgress] = []
     trainer = Trainer(train, toy.Regression(), toy.Lines(), store=Refusing(*full), report=reports.append)
     if stops_at is None:
         trainer.fit()
@@ -411,7 +412,7 @@ def test_a_parameter_no_loss_touches_stays_as_it_is(toy: SimpleNamespace) -> Non
 
 
 def test_progress_is_reported_with_what_a_user_wants_to_know(toy: SimpleNamespace) -> None:
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
     Trainer(config(log_every=5), toy.Regression(), toy.Lines(), report=seen.append).fit()
     last = seen[-1]
     assert (last.step, last.fraction, last.eta) == (20, 1.0, 0.0)
@@ -436,7 +437,7 @@ def test_the_wait_for_data_is_measured_and_told(toy: SimpleNamespace) -> None:
             return super().loss(w)
 
     for prefetch in (0, 2):
-        ledger, seen = toy.Ledger(), list[Progress]()
+        ledger, seen = toy.Ledger(), list[TrainingProgress]()
         train = config(log_every=5, prefetch=prefetch, validate_every=0)
         outcome = Trainer(train, toy.Regression(), Slow(), trackers=[ledger], report=seen.append).fit()
         assert 0.5 < outcome.input_wait < 1

@@ -20,9 +20,10 @@ from ups.config import dump, fingerprint, load
 from ups.data.cache import Latents, StaleError, check_key, read_manifest, verify
 from ups.engine.ranks.dist import Dist
 from ups.models import Simulator
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.caches import identity
-from ups.run.data.datasets import Screen, opened
+from ups.run.data.datasets import opened
 from ups.run.run import Run
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError

@@ -36,10 +36,11 @@ from ups.jobs.evaluate import Question, evaluate_run
 from ups.jobs.relative_paths import directory_of, relative_paths
 from ups.models import Simulator, build
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig
-from ups.run.data.datasets import Screen, joined, open_sets, opened
+from ups.run.data.datasets import joined, open_sets, opened
 from ups.run.data.fitting import fitting
 from ups.run.data.generate import generate
 from ups.run.judging.conclusion import Finish

@@ -22,9 +22,10 @@ from ups.jobs import inspect
 from ups.jobs.inspect import describe, notes, problems, task_table
 from ups.models.grids import check_grid
 from ups.physics import EQUATIONS, TASKS
+from ups.progress import Progress
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.doubts import law_residuals
-from ups.run.data.generate import Progress, generate
+from ups.run.data.generate import generate
 from ups.types import ConfigError, DataError
 
 

@@ -9,7 +9,8 @@ import torch
 
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
-from ups.physics.solver import simulate_each, watched
+from ups.physics.solver import simulate_each
+from ups.progress import reporting
 from ups.types import PhysicsError
 
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -26,7 +27,7 @@ def test_each_sample_is_solved_with_its_own_parameters_as_if_alone(task: str, sc
     kind, rows = EQUATIONS[task], ROWS[task]
     domain, times, samples = kind().domain(32), kind().times()[:4], (7, 2, 5)
     shares: list[float] = []
-    with watched(shares.append):
+    with reporting(shares.append):
         together = simulate_each(kind, rows, Draw(3, samples), domain, times, scheme)
     assert shares == sorted(shares)
     assert shares[-1] == 1

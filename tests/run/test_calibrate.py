@@ -25,8 +25,9 @@ from ups.jobs.evaluate import Question, evaluate_run
 from ups.models.calibration import EDGES, Calibration
 from ups.models.ensembles import Draws
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.config import run_config
-from ups.run.data.datasets import DataSet, Screen
+from ups.run.data.datasets import DataSet
 from ups.run.judging import calibrate
 from ups.run.judging.calibrate import factors_of
 from ups.run.run import Run, run_alone
@@ -298,8 +299,7 @@ def test_errors_are_fitted_after_as_few_frames_as_a_rollout_needs_and_after_as_m
     assert taken((1, 10)) == {1: [0, 1, 2, 3], 10: [4, 5, 6, 7]}, "other trajectories for each"
     assert taken((1, 10), count=3) == {1: [0, 1, 2], 10: [0, 1, 2]}, "all for each, where they are few"
     assert taken((1, 30)) == {1: [*range(8)]}, "none is so long"
-    fewer = SimpleNamespace(looks_back=lambda name: 1 if name == task.name else 4)
-    simulator: Any = SimpleNamespace(context=4, operator=SimpleNamespace(config=fewer))
+    simulator: Any = SimpleNamespace(context=4, looks_back=lambda name: 1 if name == task.name else 4)
     starts = [calibrate.starts_of(simulator, TASKS[name], given) for name in (task.name, "ks1d") for given in (4, 10)]
     assert starts == [(1, 4), (1, 10), (4,), (4, 10)]
 

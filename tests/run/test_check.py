@@ -13,10 +13,10 @@ from ups.config import load
 from ups.jobs.demo import demo
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig
-from ups.run.data.datasets import Screen
 from ups.run.data.generate import generate
 from ups.run.data.outlines import shares_of
 from ups.run.run import Run

@@ -28,13 +28,13 @@ from ups.data.source import Reader
 from ups.data.trajectories import Trajectories
 from ups.engine.checkpoint.store import Snapshot, Store
 from ups.engine.ranks.dist import DivergedError
-from ups.engine.train import Progress
 from ups.eval.report import Report
 from ups.files import sha256, sync
+from ups.progress import Screen, TrainingProgress
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.data_identity import IdentifiedStore, Identity
-from ups.run.data.datasets import Screen, open_sets
+from ups.run.data.datasets import open_sets
 from ups.run.data.generate import generate
 from ups.run.data.known_data import KnownData
 from ups.run.run import Run, run_alone
@@ -385,7 +385,7 @@ def test_statistics_are_of_what_the_files_hold_and_not_of_their_size(
 
 
 def stopping(at: int) -> Screen:
-    def watch(progress: Progress) -> None:
+    def watch(progress: TrainingProgress) -> None:
         if progress.stage == "operator" and progress.step == at:
             raise KeyboardInterrupt
 
@@ -486,7 +486,7 @@ def test_what_is_learnt_while_data_or_a_cache_change_is_refused_and_not_saved(
     before = (files / "b.hdf5").read_bytes()
     stage = "operator" if changed == "cache" else changed
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: TrainingProgress) -> None:
         if progress.stage == stage and changed != "cache":
             swap(files, made[3])
         elif progress.stage == stage:
@@ -724,7 +724,7 @@ def test_a_folder_that_is_taken_away_while_a_run_writes_to_it_is_no_success(
 ) -> None:
     home, moved = tmp_path / "runs/tiny", list[Path]()
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: TrainingProgress) -> None:
         if progress.stage == "operator" and progress.step == 2 and not moved:
             moved.append(home)
             home.rename(tmp_path / "elsewhere")

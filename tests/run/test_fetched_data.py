@@ -18,9 +18,9 @@ from ups.fetch.downloads import downloads, place_of, provide, there
 from ups.fetch.patience import UnreachableError
 from ups.files import sha256
 from ups.jobs.relative_paths import relative_paths
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig
-from ups.run.data.datasets import Screen
 from ups.run.data.generate import generate
 from ups.run.forever import run_forever
 from ups.run.run import Run, run_alone

@@ -26,9 +26,9 @@ from broken_streams import codes_of
 from ups.cli import main
 from ups.config import load
 from ups.presence import HeldError
+from ups.progress import Screen
 from ups.run import forever
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen
 from ups.run.forever import LONGEST, MENDED_BY_TIME, requeue, run_forever
 from ups.run.run import run_alone
 from ups.rundir import RunDir

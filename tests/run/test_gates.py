@@ -22,9 +22,9 @@ from ups.eval.results import read_results
 from ups.eval.trajectories import PerTrajectory
 from ups.eval.trajectories import read as read_trajectories
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.provenance import code
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen
 from ups.run.journal import PHASES, Journal, Span, read_journal
 from ups.run.judging.champion import Champion
 from ups.run.judging.gates_check import require_measurable

@@ -17,9 +17,10 @@ import torch
 
 from ups.data import open_source
 from ups.physics import EQUATIONS, TASKS
+from ups.progress import Progress
 from ups.run.data import generate as module
 from ups.run.data.data_config import GenerateConfig
-from ups.run.data.generate import Progress, batch_of, generate
+from ups.run.data.generate import batch_of, generate
 from ups.types import ConfigError, DataError, PhysicsError
 
 SMALL: dict[str, dict[str, Any]] = {

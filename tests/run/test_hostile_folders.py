@@ -11,8 +11,8 @@ import pytest
 from ups.config import load as load_config
 from ups.jobs.evaluate import Question, evaluate_run
 from ups.jobs.rollout import rollout
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen
 from ups.run.load import load
 from ups.run.run import run_alone
 from ups.types import UpsError

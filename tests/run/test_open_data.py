@@ -26,9 +26,10 @@ from ups.jobs.inspect import record_split
 from ups.jobs.rollout import rollout
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import EQUATIONS, TASKS
+from ups.progress import Screen
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import DataSet, Screen, aligned, as_known, open_files, open_sets
+from ups.run.data.datasets import DataSet, aligned, as_known, open_files, open_sets
 from ups.run.data.divide import starts_of
 from ups.run.judging.ancestors import seen_before
 from ups.run.judging.exams import Exam, Maker, by_length, by_parameters, exams, labels_of

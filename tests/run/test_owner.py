@@ -14,9 +14,8 @@ import pytest
 
 from ups.config import fingerprint, load
 from ups.data.trajectories import Trajectories
-from ups.engine.train import Progress
+from ups.progress import Screen, TrainingProgress
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen
 from ups.run.phases import STARTED, Phases, counted_from, process_started
 from ups.run.run import Alone, Run, run_alone
 from ups.tracking import TrackingConfig
@@ -49,7 +48,7 @@ def test_a_tracker_is_told_every_step_and_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_a_tracker_of_a_run_that_was_stopped_is_told_so(tmp_path: Path) -> None:
-    def stop(progress: Progress) -> None:
+    def stop(progress: TrainingProgress) -> None:
         if progress.stage == "operator" and progress.step == 2:
             raise KeyboardInterrupt
 

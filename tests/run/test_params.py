@@ -20,8 +20,9 @@ from ups.jobs.inspect import describe, problems
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
+from ups.progress import Progress
 from ups.run.data.data_config import GenerateConfig
-from ups.run.data.generate import Progress, generate
+from ups.run.data.generate import generate
 from ups.run.data.params import Range, files_of
 from ups.types import ConfigError, Param
 

@@ -20,13 +20,12 @@ from ups.cli import main
 from ups.cli.demo import on_ranks
 from ups.config import load
 from ups.data import open_source
-from ups.engine.train import Progress
 from ups.eval.report import Report
 from ups.jobs.demo import demo
 from ups.jobs.rollout import rollout
 from ups.physics import TASKS
+from ups.progress import Screen, TrainingProgress
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen
 from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
@@ -122,7 +121,7 @@ def test_an_interrupted_run_resumes_to_the_same_simulator(tmp_path: Path, monkey
     monkeypatch.setattr("ups.run.run.judge", lambda *_, **__: Report("", (), "", "", 0, ()))  # is not in question
     budget = {"operator__train__log_every": 1, "operator__train__checkpoint_steps": 2}
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: TrainingProgress) -> None:
         if progress.stage == "operator" and progress.step == 5:
             raise KeyboardInterrupt
 

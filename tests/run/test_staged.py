@@ -13,8 +13,8 @@ from ranks import run_ranks, values
 from ups.config import dump, load
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.parallelize import parallelize
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen
 from ups.run.run import Run
 from ups.rundir import RunDir
 

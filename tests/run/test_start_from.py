@@ -14,8 +14,9 @@ import torch
 
 import ups
 from ups.config import dump, load
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen, open_sets
+from ups.run.data.datasets import open_sets
 from ups.run.judging.ancestors import seen_before
 from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError

@@ -18,9 +18,9 @@ from ups.models.consistency import ConsistencyStep
 from ups.models.ensembles import Draws
 from ups.models.simulator import assemble
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.check import check
 from ups.run.config import run_config
-from ups.run.data.datasets import Screen
 from ups.run.load import load, part_kinds
 from ups.run.run import run_alone
 from ups.stages.consistency import ConsistencyStage

@@ -23,9 +23,9 @@ from ups.models.steady import SteadyFlow
 from ups.physics import TASKS
 from ups.physics.elliptic import Darcy2D
 from ups.physics.random import Draw
+from ups.progress import Screen
 from ups.run.check import check
 from ups.run.config import run_config
-from ups.run.data.datasets import Screen
 from ups.run.run import run_alone
 from ups.stages.steady import SteadyStage
 from ups.tensors import Condition, Window

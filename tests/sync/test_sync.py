@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 from ups.config import load
 from ups.fetch.patience import UnreachableError
 from ups.files import sha256
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen
 from ups.run.run import Run, finish_alone
 from ups.rundir import RunDir
 from ups.sync import delivery, push, remote_run, restore

@@ -15,7 +15,8 @@ from ups.bench.turns import Spread, Work, in_turn, over
 from ups.engine.ranks.dist import Dist
 from ups.engine.validation import validations_of
 from ups.models.ensembles import Draws
-from ups.models.replay import Module, Replays
+from ups.models.replay import Replays
+from ups.models.simulator_like import SimulatorLike
 from ups.models.stepping import Stepping
 from ups.tensors import Window
 
@@ -37,7 +38,12 @@ class KernelByKernel(Replays):
     """Rollouts that are never captured."""
 
     def frames(
-        self, simulator: Module, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None
+        self,
+        simulator: SimulatorLike,
+        window: Window,
+        steps: int,
+        points: Tensor | None = None,
+        draw: Draws | None = None,
     ) -> Tensor:
         return Stepping(simulator, window, points).frames(steps, draw)
 

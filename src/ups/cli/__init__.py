@@ -28,6 +28,7 @@ from ups.cli.runs import compare, leaderboard, logs, runs, watch
 from ups.cli.runs import show as show_run
 from ups.cli.sweep import sweep
 from ups.cli.track import track
+from ups.progress import Screen
 from ups.screen import Saying, following, show, training, waiting
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError, counted
@@ -84,7 +85,6 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> int:
     with waiting("getting ready"):
         from ups.cli.demo import on_ranks
         from ups.jobs.demo import demo as job
-        from ups.run.data.datasets import Screen
 
     saying = Saying()
     with following() as report:
@@ -141,7 +141,6 @@ def evaluate(
     """
     with following(f"opening {run}") as report:
         from ups.jobs.evaluate import Question, evaluate_run
-        from ups.run.data.datasets import Screen
         from ups.run_files import REPORT
 
         question = Question(

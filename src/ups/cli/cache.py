@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from ups.progress import Screen
 from ups.screen import following, table, waiting
 from ups.streams import delivered
 from ups.types import ConfigError
@@ -41,7 +42,6 @@ def build(
     with following(f"opening {target}") as report:
         from ups.jobs.cache import build as job
         from ups.jobs.cache import run_of
-        from ups.run.data.datasets import Screen
 
         folder, config = run_of(target, {**overrides, **({"cache.rebuild": "true"} if rebuild else {})})
         for path in job(folder, config, device, Screen(print, report, _unseen)):
@@ -81,7 +81,6 @@ def gc(path: Path) -> None:
     """Delete what stopped builders left below PATH, and in a run's folder caches of other weights or data."""
     with waiting(f"reading {path}"):
         from ups.jobs.cache import clear
-        from ups.run.data.datasets import Screen
 
         deleted = clear(path, Screen.silent())
     print("\n".join(deleted) or "there is nothing to delete.")

@@ -7,8 +7,8 @@ import os
 import time
 from pathlib import Path
 
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen
 from ups.run.judging.conclusion import Finish
 from ups.run.phases import STARTED
 from ups.run.run import finish_alone

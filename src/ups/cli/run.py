@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
+from ups.progress import Screen
 from ups.screen import Saying, following, show, training, waiting
 from ups.streams import delivered, never_wait
 from ups.types import ConfigError, UpsError
@@ -165,7 +166,6 @@ def _span(settings: RunConfig, first: str | None, last: str | None, *, dry_run: 
 def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool, force: bool) -> int:
     """The run in this process; its exit code."""
     from ups.cli.preflight import PREFLIGHT
-    from ups.run.data.datasets import Screen
     from ups.run.run import finish_alone
     from ups.run.supervised import refused, say
     from ups.rundir import RunDir

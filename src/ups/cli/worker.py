@@ -12,6 +12,7 @@ from typing import Any
 from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
 from ups.parsing import threads_wanted
+from ups.progress import Screen
 from ups.rundir import RunDir
 from ups.screen import Saying, following, show, training
 from ups.streams import protect
@@ -48,7 +49,6 @@ def main(folder: Path) -> None:
         import torch
 
         from ups.cli.preflight import PREFLIGHT
-        from ups.run.data.datasets import Screen
         from ups.run.run import Run
 
         # A rank that was forked has the threads of its parent, not those of its own environment.

@@ -27,7 +27,7 @@ from ups.parsing import read_record
 from ups.types import DataError, counted
 
 Encode = Callable[["Tensor"], "Tensor"]  # frames (N, *S, C) → tokens (N, *G, D), float32, on the CPU
-OnProgress = Callable[[int, int], None]  # samples done, of all
+OnSamples = Callable[[int, int], None]  # samples done, of all
 
 SHARD = 128 * 2**20  # bytes, or one sample where that is larger
 BATCH = 256  # frames encoded at once, at most; fewer where they are large
@@ -52,7 +52,7 @@ class Builder:
     rebuild: bool = False
     readers: int = 2
     shard: int = SHARD
-    report: OnProgress = lambda done, total: None  # noqa: ARG005
+    report: OnSamples = lambda done, total: None  # noqa: ARG005
     say: Callable[[str], None] = lambda sentence: None  # noqa: ARG005
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,9 +25,10 @@ from ups.engine.ranks.vote import RETRIES, Consensus
 from ups.engine.stage import Batches, Stage, Tracker
 from ups.engine.state import TrainingState
 from ups.engine.stragglers import Stragglers
-from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
+from ups.engine.train import DivergenceError, Outcome, TrainConfig
 from ups.engine.validation import Timetable, measure
 from ups.heartbeat import Pulse
+from ups.progress import OnTraining, TrainingProgress
 from ups.tensors import Window
 from ups.types import counted
 
@@ -51,7 +52,7 @@ class Trainer:
         dist: Dist | None = None,
         store: Store | None = None,
         trackers: Sequence[Tracker] = (),
-        report: Callable[[Progress], None] = lambda progress: None,  # noqa: ARG005
+        report: OnTraining = lambda progress: None,  # noqa: ARG005
         pulse: Pulse | None = None,
         stop: StopFlag = STOP,
         limit: int | None = None,
@@ -62,11 +63,10 @@ class Trainer:
         self.dist, self.stop = dist or Dist(), stop
         self.pulse = pulse or Pulse(None, self.dist.rank)
         self.dist.control.waiting = self.pulse.wait
-        device = self.dist.device
         self.modes = [(m, m.training) for m in stage.module.modules()]
         self.parallel = parallelize(stage.module, config, self.dist)
         self.learner = Learner(config, stage, self.parallel, self.dist, self.state, self.pulse, batches.count)
-        self.pace = Pace(device)
+        self.pace = Pace(self.dist.device)
         self.graph: Graphs | None = graphed(self.learner, config.graph, self._say)
         self.limits = (config.microbatch, limit)
         self.state.take_at_most(*self.limits)
@@ -77,7 +77,7 @@ class Trainer:
         self.stragglers = Stragglers(self.dist, self.pulse, config.straggler, self._say)
         self.keeper = Keeper(self.learner, store or NoStore(), self._say)
         self.timetable = Timetable(config, self.state, batches.frames(), getattr(stage, "rollouts", 1))
-        self.profile = profile(stage.name, self.dist.rank, device, config.steps, self._say)
+        self.profile = profile(stage.name, self.dist.rank, self.dist.device, config.steps, self._say)
         self.watch = Stopwatch()
         self.loss = self.speed = math.nan
         self.earlier, self.born = 0.0, time.perf_counter()  # seconds of training before this process; its beginning
@@ -331,10 +331,10 @@ class Trainer:
         self._track({"note": sentence})
         self.report(self._status(sentence))
 
-    def _status(self, note: str = "") -> Progress:
+    def _status(self, note: str = "") -> TrainingProgress:
         state, seconds = self.state, self._seconds()
         fraction = min(self.config.progress(state.step, seconds), 1.0)
-        return Progress(
+        return TrainingProgress(
             stage=self.stage.name,
             step=state.step,
             fraction=fraction,

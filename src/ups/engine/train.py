@@ -1,4 +1,4 @@
-"""What a training is told and what it tells: TrainConfig, Progress, Outcome, the error of divergence; no torch."""
+"""What a training is told and what comes of it: TrainConfig, Outcome, the error of divergence; no torch."""
 
 from __future__ import annotations
 
@@ -141,24 +141,6 @@ class TrainConfig:
 def affordable(budget: float, cost: float) -> int:
     """How many validations, from 1 to 10, take at most a tenth of a `budget` that includes them; both in one unit."""
     return max(1, min(MOST_VALIDATIONS, int(VALIDATION_SHARE * budget / cost))) if cost > 0 else MOST_VALIDATIONS
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A line of live progress; `note` is a sentence when there is something to say."""
-
-    stage: str
-    step: int
-    fraction: float  # of the budget, 0 … 1
-    seconds: float  # spent
-    eta: float  # seconds left
-    loss: float
-    score: float  # of the last validation; nan before the first
-    lr: float
-    samples_per_second: float
-    input_wait: float  # share of the time since the last line in which no window was ready
-    memory: int  # bytes at the peak: of the GPU's memory, or of the process's
-    note: str = ""
 
 
 @dataclass(frozen=True)

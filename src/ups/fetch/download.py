@@ -16,7 +16,7 @@ from ups.fetch.patience import ChangedError, NoRangesError, Patience, TransientE
 from ups.fetch.pieces import Pieces, blob_of, digests_of
 from ups.fetch.remote_file import Facts, RemoteFile
 from ups.files import publish
-from ups.progress import Progress, Report
+from ups.progress import OnProgress, Progress
 from ups.types import DataError
 
 ROOM = 1 << 26  # bytes of a disk that a large file leaves to others
@@ -56,7 +56,7 @@ class Download:
 
     wanted: Wanted
     folder: Path
-    report: Report
+    report: OnProgress
     connections: int = 4
     patience: Patience = field(default_factory=Patience)
 

@@ -14,7 +14,7 @@ from ups.fetch.fetch import ADDRESS, is_elsewhere, plan
 from ups.fetch.landing import FOLDER, Landing
 from ups.files import stamp, write_atomic
 from ups.parsing import read_record
-from ups.progress import Report
+from ups.progress import OnProgress
 from ups.types import ConfigError, DataError
 
 VARIABLE = "UPS_DOWNLOADS"
@@ -60,7 +60,7 @@ def there(word: str) -> list[Path]:
     return [place / name for name in data]
 
 
-def provide(words: Sequence[str], report: Report) -> None:
+def provide(words: Sequence[str], report: OnProgress) -> None:
     """Fetch what is missing of what words name; paths among them are left alone. One process fetches a file, and
     others that want it wait."""
     for word in (word for word in words if is_elsewhere(word)):

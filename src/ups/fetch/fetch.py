@@ -17,7 +17,7 @@ from ups.fetch.http_file import HttpFile
 from ups.fetch.patience import Patience, TransientError, UnreachableError
 from ups.fetch.remote_file import LocalFile
 from ups.fetch.stores import StoredFile, files_below
-from ups.progress import Report
+from ups.progress import OnProgress
 from ups.types import ConfigError, DataError
 
 ADDRESS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -142,7 +142,7 @@ class Plan:
 
 
 def plan(
-    words: Sequence[str], folder: Path, report: Report, connections: int = 4, patience: Patience | None = None
+    words: Sequence[str], folder: Path, report: OnProgress, connections: int = 4, patience: Patience | None = None
 ) -> Plan:
     """What fetching these words to a folder means; servers are asked for the sizes of what is missing."""
     patience = patience or Patience()

@@ -16,9 +16,10 @@ from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.jobs.relative_paths import directory_of
 from ups.models import Simulator
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.caches import Caches, place_of
-from ups.run.data.datasets import DataSet, Screen, as_known, fetch_data, open_sets
+from ups.run.data.datasets import DataSet, as_known, fetch_data, open_sets
 from ups.run.load import config_of, part_kinds
 from ups.rundir import RunDir
 from ups.types import DataError

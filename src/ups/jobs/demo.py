@@ -13,9 +13,9 @@ from ups.eval.fourier import available
 from ups.jobs.inspect import problems
 from ups.pages import Page, Section, film_lines, film_maps, space_time
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import DataConfig
-from ups.run.data.datasets import Screen
 from ups.run.data.generate import equation_of, generate
 from ups.run.judging.conclusion import Finish
 from ups.run.run import Run, finish_alone

@@ -22,9 +22,10 @@ from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.jobs.relative_paths import directory_of
 from ups.models import Simulator, artifact
+from ups.progress import Screen
 from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity, files_of
-from ups.run.data.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
+from ups.run.data.datasets import DataSet, as_known, fetch_data, open_sets, version_of
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judging.champion import Champion
 from ups.run.judging.exams import Exam, Maker, by_length, cells_of, outside_of, strange_of

@@ -26,8 +26,9 @@ from ups.jobs.recipe.data_profile import MANY, OF_FEW, held_as_they_are, recipe
 from ups.jobs.recipe.proposal import dotted
 from ups.models import OperatorConfig, Simulator
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import Screen, open_sets
+from ups.run.data.datasets import open_sets
 from ups.run.data.doubts import lost_digits
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone

@@ -13,9 +13,9 @@ from ups.data.resample import Resampled
 from ups.data.splits import PARTS, make_split, parts_of
 from ups.data.write_well import write_data_set
 from ups.definition import Definition
+from ups.progress import OnProgress, Progress
 from ups.run.data.datasets import open_files
 from ups.run.data.doubts import lost_digits
-from ups.run.data.generate import Progress, Report
 from ups.types import ConfigError, DataError
 
 FRACTIONS = (0.8, 0.1, 0.1)
@@ -25,7 +25,7 @@ def import_data(
     paths: Sequence[Path],
     definition: Definition,
     out: Path,
-    report: Report,
+    report: OnProgress,
     *,
     name: str = "",
     fractions: tuple[float, float, float] | None = None,

@@ -58,7 +58,7 @@ def rollout(
         parts = each_spaced(source, source.ids[:samples], spacing, None)  # each thinned by the times of its own
         if len({(part.domain.shape, part.domain.bounds, part.domain.periodic) for part in parts}) > 1:
             raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
-        back, shortest = simulator.operator.config.looks_back(spec.name), min(int(part.lengths.min()) for part in parts)
+        back, shortest = simulator.looks_back(spec.name), min(int(part.lengths.min()) for part in parts)
         context = max(back, min(simulator.context, shortest))
         sentences: list[str] = []
         windows = [_window(simulator, part, context, steps, sentences.append) for part in parts]

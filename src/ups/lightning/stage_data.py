@@ -15,12 +15,13 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.state import TrainingState
 from ups.lightning.options import configured
 from ups.models import Simulator
+from ups.progress import Screen
 from ups.run.check import check
 from ups.run.config import RunConfig
-from ups.run.data.datasets import DataSet, Screen, aligned, open_sets
+from ups.run.data.datasets import DataSet, aligned, open_sets
 from ups.run.load import load as load_simulator
 from ups.run.order import validations_of, windows_of
-from ups.run.supervised import reporter, say
+from ups.run.supervised import in_sentences, say
 from ups.stages import STAGES
 from ups.tensors import Window
 
@@ -60,7 +61,7 @@ class StageData(LightningDataModule):
     def prepare_data(self) -> None:
         check(self.config)
         with ExitStack() as stack:
-            open_sets(self.config.data, self.folder, reporter(say), stack)
+            open_sets(self.config.data, self.folder, in_sentences(say), stack)
 
     def setup(self, stage: str) -> None:  # noqa: ARG002
         if self.sets:

@@ -44,6 +44,7 @@ class Answers(nn.Module):
     trust: dict[str, Trust]
     config: SimulatorConfig
     operator: LatentOperator
+    parts: dict[str, Part]
 
     @property
     @abstractmethod

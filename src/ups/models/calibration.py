@@ -13,6 +13,7 @@ from torch import Tensor
 from ups.models.ensembles import members_of
 from ups.models.grids import resample
 from ups.models.points import frames_at, seen_from
+from ups.models.simulator_like import SimulatorLike
 from ups.models.stepping import Stepping
 from ups.physics.laws import repaired
 from ups.tensors import Window
@@ -121,26 +122,26 @@ def bands(grid: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     return band, (1 + twice.long()).expand(band.shape)
 
 
-def drawing_part(simulator: Any, task: TaskSpec) -> str | None:
+def drawing_part(simulator: SimulatorLike, task: TaskSpec) -> str | None:
     """The name of the part that draws members of a task, where one does."""
     awake = simulator.awake(task)
     return next((name for name, part in simulator.parts.items() if part.draws and part in awake), None)
 
 
-def calibration_of(simulator: Any, task: TaskSpec) -> Calibration | None:
+def calibration_of(simulator: SimulatorLike, task: TaskSpec) -> Calibration | None:
     """What has been fitted for a task and the part that draws now."""
     trust = simulator.trust.get(task.name)
     calibration: Calibration | None = None if trust is None else trust.calibration
     return calibration if calibration is not None and calibration.drawn_by == drawing_part(simulator, task) else None
 
 
-def lasting_of(simulator: Any, task: TaskSpec) -> float:
+def lasting_of(simulator: SimulatorLike, task: TaskSpec) -> float:
     """The part of the noise of its members that is the same at all steps."""
     calibration = calibration_of(simulator, task)
     return 0.0 if calibration is None else calibration.lasting
 
 
-def calibrated(simulator: Any, window: Window, members: Tensor, plain: Tensor | None = None) -> Tensor:
+def calibrated(simulator: SimulatorLike, window: Window, members: Tensor, plain: Tensor | None = None) -> Tensor:
     """Members `(M, B, T, *S, C)` after the context of a window as the calibration stretches them; as they are, where
     none was fitted. Then the laws that are repaired in a rollout are repaired again: bounds may be crossed."""
     calibration = calibration_of(simulator, window.task)
@@ -162,7 +163,7 @@ def calibrated(simulator: Any, window: Window, members: Tensor, plain: Tensor | 
 
 
 def ensemble_of(
-    simulator: Any, window: Window, steps: int, count: int, seed: int = 0, points: Tensor | None = None
+    simulator: SimulatorLike, window: Window, steps: int, count: int, seed: int = 0, points: Tensor | None = None
 ) -> Tensor:
     """The calibrated rollouts `(M, B, steps, …, C)` of an ensemble after the context of a window; at `points` those of
     the grid, between its cells."""

@@ -127,6 +127,15 @@ class NetworkConfig:
             )
 
     @property
+    def context(self) -> int:
+        """Frames of context, of the task of which it sees most: one, unless a network says more."""
+        return 1
+
+    def looks_back(self, task: str) -> int:  # noqa: ARG002
+        """Frames of context that it sees of a task."""
+        return 1
+
+    @property
     def shape(self) -> Size:
         """The size's numbers with the changes made to them."""
         named = SIZES[self.size]

@@ -6,28 +6,19 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ups.models.codec import Codec
-from ups.models.config import SimulatorConfig
 from ups.models.operator import LatentOperator
+from ups.models.simulator_like import SimulatorLike
 from ups.physics.symmetries import Chosen, Turns, turns_of
 from ups.tensors import Condition, LatentState
 from ups.types import TaskSpec
 
 Move = tuple[int, ...]  # cells along each axis
 CELLS = 2**21  # of copies that are stepped together
-
-
-class Networks(Protocol):
-    """What a step of the operator is made by: a simulator."""
-
-    codec: Codec
-    operator: LatentOperator
-    config: SimulatorConfig
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,7 @@ class Copy:
         return tuple(range(1, 1 + len(self.move)))
 
 
-def advanced(simulator: Networks, z: Tensor, condition: Condition) -> Tensor:
+def advanced(simulator: SimulatorLike, z: Tensor, condition: Condition) -> Tensor:
     """The operator's tokens `(B, *G, D)` after those of `z (B, K, *G, D)`, by as many copies as the simulator's config
     says: what every part behind the operator is given, when it learns and when it is used."""
     task = simulator.codec.task(condition.task)
@@ -66,7 +57,7 @@ def advanced(simulator: Networks, z: Tensor, condition: Condition) -> Tensor:
     return answer
 
 
-def copies_of(simulator: Networks, task: TaskSpec, condition: Condition) -> list[Copy]:
+def copies_of(simulator: SimulatorLike, task: TaskSpec, condition: Condition) -> list[Copy]:
     """The copies of a state over which a step is averaged, that as it is first. None but that of a task that is given
     fields or is steady: those have places."""
     config, patch = simulator.config, simulator.codec.config.patch[task.ndim - 1]

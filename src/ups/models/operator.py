@@ -130,6 +130,10 @@ class LatentOperator(TokenNetwork):
         assert isinstance(codec, Codec)
         self.codec = (codec,) if self.config.carried_by == "cells" else ()
 
+    def looks_back(self, task: str) -> int:
+        """Frames of context that it sees of a task."""
+        return int(self.config.looks_back(task))
+
     def fit_increments(self, task: str, std: Tensor | float) -> None:
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""
         size = torch.as_tensor(std, dtype=self.scale.dtype, device=self.scale.device).clamp_min(1e-6)
@@ -176,7 +180,7 @@ class LatentOperator(TokenNetwork):
 
         Of fewer, the first frame is repeated. Where parameters carry states, each copy is shifted back to where it was,
         by steps as long as the next one."""
-        frames = self.config.looks_back(condition.task)
+        frames = self.looks_back(condition.task)
         missing = max(0, frames - z.shape[1])
         before = [z[:, :1]] * missing
         if missing and condition.task in self.drift and any(condition.periodic):
@@ -203,7 +207,7 @@ class LatentOperator(TokenNetwork):
         """Tokens of the last frames `z (B, K, *G, D)`, as many as it looks back on of the task, to those of the next,
         `(B, *G, D)`."""
         task = condition.task
-        if z.shape[1] != (frames := self.config.looks_back(task)):
+        if z.shape[1] != (frames := self.looks_back(task)):
             raise ConfigError(
                 f"the operator was built for {counted(frames, 'frame')} of context of {task}, not {z.shape[1]}."
             )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ups.graphs import QUIET, cause_of, fill, record, signature, tensors_of
 from ups.models.ensembles import Draws
-from ups.models.part import Part
-from ups.models.stepping import Parts, Stepping
-from ups.physics.solver import watcher
+from ups.models.simulator_like import SimulatorLike
+from ups.models.stepping import Stepping
+from ups.progress import reporter
 from ups.tensors import Window, tables_kept
 from ups.types import TaskSpec
 
@@ -25,19 +25,7 @@ MOST = 8  # captured signatures; each holds the memory of a step
 FREE = 0.25  # part of a GPU's memory that must be free for a capture: what it takes, nobody else can have
 
 
-class Module(Parts, Protocol):
-    """Whose rollouts are replayed: a simulator."""
-
-    idle: frozenset[str]
-
-    def parameters(self) -> Iterable[nn.Parameter]: ...
-
-    def buffers(self) -> Iterable[Tensor]: ...
-
-    def awake(self, task: TaskSpec) -> list[Part]: ...
-
-
-def replayable(simulator: Module, window: Window) -> bool:
+def replayable(simulator: SimulatorLike, window: Window) -> bool:
     """Whether steps after a window may be replayed: plain tensors on a GPU, networks at rest, nobody watching."""
     if not window.context.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
@@ -50,13 +38,13 @@ def replayable(simulator: Module, window: Window) -> bool:
     return plain and window.mask is None and all(type(p) is nn.Parameter for p in simulator.parameters())
 
 
-def at_rest(simulator: Module, task: TaskSpec) -> bool:
+def at_rest(simulator: SimulatorLike, task: TaskSpec) -> bool:
     """Whether no network that takes part in a rollout is in training or compiled; the others may be."""
     parts = {simulator.codec, simulator.operator, *simulator.awake(task)}
     return not any(m.training or m._compiled_call_impl is not None for part in parts for m in part.modules())
 
 
-def key_of(simulator: Module, window: Window, points: Tensor | None, drawn: bool) -> Hashable:
+def key_of(simulator: SimulatorLike, window: Window, points: Tensor | None, drawn: bool) -> Hashable:
     """All that a captured step depends on beside the numbers that it is given: where the weights are, too."""
     awake = [repr(part.config) for part in (simulator.codec, simulator.operator, *simulator.awake(window.task))]
     weights = tuple(t.data_ptr() for tensors in (simulator.parameters(), simulator.buffers()) for t in tensors)
@@ -87,7 +75,7 @@ class Replays:
 
     def frames(
         self,
-        simulator: Module,
+        simulator: SimulatorLike,
         window: Window,
         steps: int,
         points: Tensor | None = None,
@@ -106,7 +94,13 @@ class Replays:
         return Stepping(simulator, window, points).frames(steps, draw)
 
     def _ready(
-        self, key: Hashable, simulator: Module, given: Window, points: Tensor | None, draw: Draws | None, steps: int
+        self,
+        key: Hashable,
+        simulator: SimulatorLike,
+        given: Window,
+        points: Tensor | None,
+        draw: Draws | None,
+        steps: int,
     ) -> _Replay | None:
         """The captured steps of a signature; None where they are not worth it yet, or cannot be captured."""
         if key in self.captured:
@@ -174,7 +168,12 @@ class _Replay:
     """One captured rollout: a graph from a window to the first tokens, and one from tokens to the next and a frame."""
 
     def __init__(
-        self, simulator: Module, given: Window, points: Tensor | None, draw: Draws | None, stream: torch.cuda.Stream
+        self,
+        simulator: SimulatorLike,
+        given: Window,
+        points: Tensor | None,
+        draw: Draws | None,
+        stream: torch.cuda.Stream,
     ) -> None:
         self.window = given.clone()
         self.inputs = {name: t for name, t in tensors_of(self.window).items() if t.numel()}
@@ -211,7 +210,7 @@ class _Replay:
         if self.points is not None and points is not None:
             self.points.copy_(points)
         self.begin.replay()
-        tell, noise = watcher(), None if draw is None else draw.of_steps(steps, self.z[:, -1])
+        tell, noise = reporter(), None if draw is None else draw.of_steps(steps, self.z[:, -1])
         frames = self.frame.new_empty(len(window), steps, *self.frame.shape[1:])
         for i in range(steps):
             if window.dt.ndim > 1:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ups.models.copies import advanced, copies_of
 from ups.models.ensembles import Draws
 from ups.models.part import Part
+from ups.models.simulator_like import SimulatorLike
 from ups.models.stepping import Stepping
 from ups.physics.laws import broken, laws_of
 from ups.tensors import Window
@@ -47,12 +48,12 @@ class Search:
             raise ConfigError(f"search: more than {MOST} draws a step; ask for fewer candidates or a narrower beam.")
 
 
-def judges_of(simulator: Any, task: TaskSpec) -> list[Part]:
+def judges_of(simulator: SimulatorLike, task: TaskSpec) -> list[Part]:
     """The parts that say of each draw of a task how wrong it looks."""
     return [part for part in simulator.awake(task) if part.judges]
 
 
-def calls_of(simulator: Any, search: Search, window: Window) -> int:
+def calls_of(simulator: SimulatorLike, search: Search, window: Window) -> int:
     """Evaluations of networks in one step of a trajectory: of the operator, on each copy of the state where there
     are any, of the parts that draw, of those that judge draws."""
     stepping = Stepping(simulator, window)
@@ -62,7 +63,9 @@ def calls_of(simulator: Any, search: Search, window: Window) -> int:
     return search.beam * (len(copies) + search.candidates * (each + judged))
 
 
-def check_search(simulator: Any, search: Any, task: TaskSpec, ensemble: Any = None, points: Any = None) -> None:
+def check_search(
+    simulator: SimulatorLike, search: Any, task: TaskSpec, ensemble: Any = None, points: Any = None
+) -> None:
     """A ConfigError unless a simulator can be searched in this way."""
     if ensemble is not None or points is not None:
         raise ConfigError("search gives one rollout on the grid; leave ensemble and points out.")
@@ -74,7 +77,9 @@ def check_search(simulator: Any, search: Any, task: TaskSpec, ensemble: Any = No
         )
 
 
-def searched(simulator: Any, window: Window, steps: int, search: Search, watch: Watch | None = None) -> Tensor:
+def searched(
+    simulator: SimulatorLike, window: Window, steps: int, search: Search, watch: Watch | None = None
+) -> Tensor:
     """The `steps` frames `(B, steps, *S, C)` after the context of a window, of the path that looks least wrong.
 
     How wrong an option looks at a step is the sum of what each part that judges draws says of it, and of how much the
@@ -97,7 +102,7 @@ def searched(simulator: Any, window: Window, steps: int, search: Search, watch: 
 
 
 def _options(
-    simulator: Any, window: Window, states: Tensor, step: int, search: Search
+    simulator: SimulatorLike, window: Window, states: Tensor, step: int, search: Search
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of all options of a step, candidate by candidate and in each state by state: how wrong they look `(O, B)`, the
     tokens they go on from `(O, B, K, *G, D)`, and their frames `(O, B, *S, C)`."""

@@ -75,6 +75,10 @@ class Simulator(Answers):
         """The largest context of any task, in frames."""
         return int(self.operator.config.context)
 
+    def looks_back(self, task: str) -> int:
+        """Frames of context that the operator sees of a task."""
+        return self.operator.looks_back(task)
+
     @property
     def idle(self) -> frozenset[str]:
         """Parts that correct nothing: those that are still to be trained, or that a user has laid aside."""
@@ -134,7 +138,7 @@ class Simulator(Answers):
         Of more frames than K the last count; where there are fewer, the first stands for those before it, carried back
         where parameters carry states along.
         """
-        context = context[:, -self.operator.config.looks_back(condition.task) :]
+        context = context[:, -self.looks_back(condition.task) :]
         tokens = self.codec.encode(context.flatten(0, 1), condition.task, condition.periodic, condition.corner).z
         return self.pad_context(torch.unflatten(tokens, 0, context.shape[:2]), condition)
 

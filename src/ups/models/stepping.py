@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ups.models.copies import Networks, advanced
+from ups.models.copies import advanced
 from ups.models.ensembles import Draws
-from ups.models.part import Part
 from ups.models.points import Holes, interpolate, seen_from
+from ups.models.simulator_like import SimulatorLike
 from ups.physics.laws import aims_of, guarding, repaired
-from ups.physics.solver import watcher
+from ups.progress import reporter
 from ups.tensors import Condition, LatentState, Window
-from ups.types import Domain, TaskSpec
-
-
-class Parts(Networks, Protocol):
-    """What steps are made by: a simulator."""
-
-    def awake(self, task: TaskSpec) -> list[Part]: ...
-
-    def encode_context(self, context: Tensor, condition: Condition) -> Tensor: ...
+from ups.types import Domain
 
 
 class Stepping:
     """The steps of a simulator after the context of a window, on its grid or at `points (P, n)` of [0, 1)^n."""
 
-    def __init__(self, simulator: Parts, window: Window, points: Tensor | None = None) -> None:
+    def __init__(self, simulator: SimulatorLike, window: Window, points: Tensor | None = None) -> None:
         self.simulator, self.window, self.points = simulator, window, points
         self.task, self.periodic = simulator.codec.task(window.task), window.periodic
         self.grid, self.reference = tuple(window.context.shape[2:-1]), window.state
@@ -56,7 +47,7 @@ class Stepping:
 
     def frames(self, steps: int, draw: Draws | None = None) -> Tensor:
         """The frames of so many steps, `(B, steps, *S, C)`; with `draw` those of one member of an ensemble."""
-        z, frames, tell = self.start(), [], watcher()
+        z, frames, tell = self.start(), [], reporter()
         for i in range(steps):
             z, frame = self.step(z, i, None if draw is None else draw(i, z[:, -1]))
             frames.append(frame)

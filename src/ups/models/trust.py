@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor
 from ups.models.calibration import Calibration, calibration_of, drawing_part, lasting_of
 from ups.models.ensembles import Draws, together_of
 from ups.models.interleave import Strides, in_pieces, put_together, strides_of, taken_apart
-from ups.models.stepping import Parts, Stepping
+from ups.models.simulator_like import SimulatorLike
+from ups.models.stepping import Stepping
 from ups.physics.laws import laws_of
 from ups.tensors import Window
 from ups.types import Array, ConfigError, DataError, TaskSpec, UpsError
@@ -112,21 +113,10 @@ def read_trust(header: Mapping[str, Any], tasks: Mapping[str, TaskSpec], path: A
         ) from None
 
 
-class Trusted(Parts, Protocol):
-    """What rollouts are watched of: a simulator."""
-
-    trust: dict[str, Trust]
-    training: bool
-
-    def eval(self) -> Any: ...
-
-    def train(self, mode: bool = True) -> Any: ...
-
-
 class Watchers:
     """A few members of an ensemble, advanced together step by step."""
 
-    def __init__(self, simulator: Parts, window: Window, seed: int) -> None:
+    def __init__(self, simulator: SimulatorLike, window: Window, seed: int) -> None:
         together = min(WATCHERS, together_of(window))
         self.window, copies = window, Window.join([window] * together)
         lasting = lasting_of(simulator, window.task)
@@ -145,7 +135,7 @@ class Watchers:
 
 
 def rollout_with_signs(
-    simulator: Trusted, window: Window, steps: int, members: Tensor | None = None
+    simulator: SimulatorLike, window: Window, steps: int, members: Tensor | None = None
 ) -> tuple[Tensor, list[dict[str, Tensor]]]:
     """The rollout without draws, `(B, steps, *S, C)`, and the signs of its error after each step."""
     frames: list[Tensor] = []
@@ -154,7 +144,7 @@ def rollout_with_signs(
 
 
 def signs_of(
-    simulator: Trusted,
+    simulator: SimulatorLike,
     window: Window,
     steps: int,
     seed: int = 0,
@@ -193,7 +183,7 @@ def signs_of(
 
 
 def _signs_apart(
-    simulator: Trusted, window: Window, steps: int, strides: Strides, frames: list[Tensor] | None
+    simulator: SimulatorLike, window: Window, steps: int, strides: Strides, frames: list[Tensor] | None
 ) -> Iterator[dict[str, Tensor]]:
     """`signs_of` the grids that lie in that of a window, each of which is simulated for itself."""
     pieces = list(in_pieces(taken_apart(window, strides)))
@@ -221,9 +211,9 @@ def relative_spread(members: Tensor, mask: Tensor | None) -> Tensor:
     return ratio
 
 
-def error_model(simulator: Trusted, task: TaskSpec, periodic: tuple[bool, ...]) -> ErrorModel:
+def error_model(simulator: SimulatorLike, task: TaskSpec, periodic: tuple[bool, ...]) -> ErrorModel:
     """How errors of a task are estimated; ConfigError where nobody has fitted that, or not for this boundary."""
-    trust = simulator.trust.get(task.name)
+    trust: Trust | None = simulator.trust.get(task.name)
     if trust is not None and trust.calibration is not None:  # it was fitted to the draws of one part
         trust = trust if trust.calibration.drawn_by == drawing_part(simulator, task) else None
     if trust is None or trust.error is None:
@@ -242,7 +232,7 @@ def error_model(simulator: Trusted, task: TaskSpec, periodic: tuple[bool, ...]) 
 class Watch:
     """A rollout without draws that is run beside the one that is asked for, to tell its error and where it stops."""
 
-    def __init__(self, simulator: Trusted, window: Window, seed: int = 0, stop_at: Any = None) -> None:
+    def __init__(self, simulator: SimulatorLike, window: Window, seed: int = 0, stop_at: Any = None) -> None:
         self.simulator, self.window, self.seed, self.stop_at = simulator, window, seed, check_threshold(stop_at)
         self.model = error_model(simulator, window.task, window.periodic)
         self.errors = torch.zeros(len(window), 0)

@@ -6,15 +6,14 @@ import dataclasses
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from ups.later import Tensor, torch
 from ups.physics.constraints import Law
 from ups.physics.random import Draw
 from ups.physics.steady import SteadySystem
+from ups.progress import reporter, reporting
 from ups.types import Domain, Param, Params, PhysicsError, TaskSpec
 
 
@@ -34,30 +33,11 @@ class Stepper(Protocol):
         """The physical values `(B, *S, C)` of a state."""
 
 
-_watcher: ContextVar[Callable[[float], None]] = ContextVar("watcher", default=lambda share: None)  # noqa: ARG005
-
-
-@contextmanager
-def watched(callback: Callable[[float], None]) -> Iterator[None]:
-    """While this is open, `solve` tells `callback` which share of the saved times it has reached; so does whoever else
-    steps through time and calls `watcher()`."""
-    token = _watcher.set(callback)
-    try:
-        yield
-    finally:
-        _watcher.reset(token)
-
-
-def watcher() -> Callable[[float], None]:
-    """What is to be told the share of a solution that is reached."""
-    return _watcher.get()
-
-
 def solve(
     stepper: Stepper, u0: Tensor, times: Sequence[float], stored: Callable[[Tensor], Tensor] = lambda u: u
 ) -> Tensor:
     """All frames `(B, T, *S, C)` at `times`; the first frame is `u0` itself. `stored` is what is kept of each."""
-    tell = _watcher.get()
+    tell = reporter()
     first = stored(u0)
     frames = first.new_empty((first.shape[0], len(times), *first.shape[1:]))
     frames[:, 0] = first
@@ -210,9 +190,9 @@ def simulate_each(
         for name, numbers in values.items():
             numbers.copy_(torch.tensor([getattr(e, name) for e in equations], dtype=torch.float64))
         return solve(stepper, initial_states(alike, draw, alike.points(scheme, domain)), times)
-    tell, frames = _watcher.get(), []
+    tell, frames = reporter(), []
     for i, (equation, sample) in enumerate(zip(equations, draw.samples, strict=True)):
-        with watched(lambda share, i=i: tell((i + share) / len(rows))):  # type: ignore[misc]
+        with reporting(lambda share, i=i: tell((i + share) / len(rows))):  # type: ignore[misc]
             alone = dataclasses.replace(draw, samples=[sample])
             frames.append(equation.simulate(alone, domain, times, scheme))
         tell((i + 1) / len(rows))

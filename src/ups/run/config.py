@@ -13,7 +13,7 @@ from ups.data.sampler import Mix
 from ups.definition import Definition
 from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
-from ups.models.config import FORECASTER, SimulatorConfig
+from ups.models.config import FORECASTER, NetworkConfig, SimulatorConfig
 from ups.run.data.data_config import DataConfig, GenerateConfig, known
 from ups.run.data.params import single
 from ups.run.judging.gates_config import CHAMPION, gates_from
@@ -210,12 +210,17 @@ class RunConfig(Config):
     @property
     def context(self) -> int:
         """Frames that the networks look back on, of the task of which they are most."""
-        return max(getattr(self.model.part(stage.makes), "context", 1) for stage in STAGES.values())
+        return max(network.context for network in self._networks)
 
     def looks_back(self, task: str) -> int:
         """Frames that the networks look back on of a task."""
+        return max(network.looks_back(task) for network in self._networks)
+
+    @property
+    def _networks(self) -> list[NetworkConfig]:
+        """How the parts that are networks from tokens to tokens are made: those that look back on frames."""
         parts = [self.model.part(stage.makes) for stage in STAGES.values()]
-        return max(part.looks_back(task) if hasattr(part, "looks_back") else 1 for part in parts)
+        return [part for part in parts if isinstance(part, NetworkConfig)]
 
     @property
     def forecasting(self) -> StageConfig:

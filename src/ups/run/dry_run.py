@@ -12,8 +12,9 @@ from ups.data.windows import Windows
 from ups.engine.loop import Trainer
 from ups.engine.randomness import generators, set_generators
 from ups.engine.ranks.dist import Dist
-from ups.engine.train import DivergenceError, Progress, TrainConfig
+from ups.engine.train import DivergenceError, TrainConfig
 from ups.models import Simulator
+from ups.progress import TrainingProgress
 from ups.run.config import RunConfig
 from ups.run.data.datasets import DataSet
 from ups.run.journal import Journal, Span
@@ -120,7 +121,7 @@ def _stage(
     fit_stage(stage, config, learnt, dist.device)
     batches = FirstBatches(windows_of(config, learnt, settings, dist))
 
-    def follow(progress: Progress) -> None:
+    def follow(progress: TrainingProgress) -> None:
         losses[progress.step] = progress.loss
 
     changes: dict[str, Any] = {"validate_every": 0, "validate_first": False, "log_every": 1, "max_bad": 0}

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ups.data.splits import PARTS
+from ups.progress import Say
 from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity, files_of
-from ups.run.data.datasets import DataSet, Say
+from ups.run.data.datasets import DataSet
 from ups.run.data.doubts import doubts
 from ups.run.data.statistics import read_before
 from ups.run.journal import Journal, Span

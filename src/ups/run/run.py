@@ -19,10 +19,11 @@ from ups.eval.report import Report
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt
+from ups.progress import Screen
 from ups.run.check import check, new_simulator, parts_of
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_identity import Identity, files_of
-from ups.run.data.datasets import DataSet, Screen, aligned, fetch_data, open_sets
+from ups.run.data.datasets import DataSet, aligned, fetch_data, open_sets
 from ups.run.data.statistics import keep_statistics, statistics_of
 from ups.run.dry_run import dry_run, no_dry_run, worth_trying
 from ups.run.journal import Journal, Span, record_check

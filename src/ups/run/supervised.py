@@ -13,9 +13,9 @@ from pathlib import Path
 from ups.config import dump
 from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
-from ups.progress import Progress, Report
+from ups.progress import OnProgress, Progress, Screen
 from ups.run.config import RunConfig
-from ups.run.data.datasets import Screen, fetch_data
+from ups.run.data.datasets import fetch_data
 from ups.run.journal import Span
 from ups.run.live_line import LiveLine, phase_of
 from ups.run.phases import STARTED, process_started
@@ -41,7 +41,7 @@ def say(sentence: str) -> None:
         print(f"ups: {sentence}", file=sys.stderr, flush=True)
 
 
-def reporter(say: Callable[[str], None]) -> Report:
+def in_sentences(say: Callable[[str], None]) -> OnProgress:
     """Reports progress in sentences to `say`: notes at once, how far it is every `EVERY` seconds."""
     last: dict[str, float] = {}
 
@@ -85,10 +85,10 @@ def supervise(
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
         if node:
-            fetch_data(config.data, reporter(say))  # each machine for itself, unless they share the folder
+            fetch_data(config.data, in_sentences(say))  # each machine for itself, unless they share the folder
             folder = join(config, node, rendezvous)
         else:
-            screen = replace(Screen.silent(), say=say, following=reporter(say))
+            screen = replace(Screen.silent(), say=say, following=in_sentences(say))
             folder = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, span=span).folder
     except UpsError as error:
         return refused(RunDir(home), error, say)

@@ -22,10 +22,11 @@ from ups.eval.report import Report
 from ups.eval.training_facts import Drawn, StageFact
 from ups.heartbeat import Pulse
 from ups.models import Simulator
+from ups.progress import Screen
 from ups.run.config import RunConfig
 from ups.run.data.caches import encoded_parts
 from ups.run.data.data_identity import Digests, IdentifiedStore, Identity
-from ups.run.data.datasets import DataSet, Screen
+from ups.run.data.datasets import DataSet
 from ups.run.order import Order, Proven, drawn, fit_stage, validations_of, windows_of
 from ups.rundir import Place, RunDir
 from ups.stages import Stage

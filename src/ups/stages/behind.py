@@ -36,7 +36,7 @@ class BehindOperator(Stage):
         from ups.models.copies import advanced
 
         steps, count = [], window.targets.shape[1]
-        context = self.operator.config.looks_back(window.task.name)
+        context = self.operator.looks_back(window.task.name)
         with torch.no_grad():
             tokens = self._tokens(window)
             before = tokens[:, :context]

@@ -246,7 +246,7 @@ class OperatorStage(Stage):
             frames = torch.cat((window.context, window.targets), 1) if self.weights.latent else window.context
             z = self._encoded(frames, window)
             return self.simulator.pad_context(z[:, :count], Condition.of(window)), z[:, count:]
-        count, expected = window.context.shape[1], self.operator.config.looks_back(window.task.name)
+        count, expected = window.context.shape[1], self.operator.looks_back(window.task.name)
         if count != expected:
             raise ConfigError(
                 f"encoded windows have {counted(count, 'frame')} of context and the operator takes {expected}."

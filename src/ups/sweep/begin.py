@@ -13,7 +13,7 @@ from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import DataConfig
 from ups.run.data.datasets import fetch_data
-from ups.run.supervised import reporter
+from ups.run.supervised import in_sentences
 from ups.run_folders.state import COMPLETE, RunState
 from ups.sweep import study
 from ups.sweep.axes import Axis, Point, axes_of, drawn, grid, points_of
@@ -52,7 +52,7 @@ def sweep(
     """Carry a sweep out; its exit code, its folder, and its settings with their runs. `checking` is held while its
     points are checked."""
     with checking or nullcontext():
-        base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, reporter(say)))
+        base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, in_sentences(say)))
         slots = slots_of(request.devices, request.jobs, base.device, _gpus())
     folder.mkdir(parents=True, exist_ok=True)
     queue: Queue = (

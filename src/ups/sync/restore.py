@@ -11,7 +11,7 @@ from ups.fetch.addresses import shown
 from ups.fetch.download import Download, Wanted
 from ups.fetch.landing import FOLDER
 from ups.files import sync
-from ups.progress import Progress, Report
+from ups.progress import OnProgress, Progress
 from ups.run_files import ENVIRONMENT
 from ups.rundir import RunDir
 from ups.sync.courier import end_couriers
@@ -100,7 +100,7 @@ def _files(folder: Path) -> list[str]:
     return [path.as_posix() for path in paths if path.parts[0] != FOLDER]
 
 
-def _unheard() -> Report:
+def _unheard() -> OnProgress:
     def report(_: Progress) -> None:
         """Files are many and small."""
 

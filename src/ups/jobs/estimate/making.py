@@ -9,7 +9,8 @@ from ups.engine.ranks.dist import device_of
 from ups.later import torch
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
-from ups.physics.solver import simulate_each, watched
+from ups.physics.solver import simulate_each
+from ups.progress import reporting
 from ups.run.data.data_config import DataConfig, GenerateConfig
 from ups.run.data.generate import DTYPES, batch_of
 from ups.run.data.params import FileParams, files_of
@@ -79,7 +80,7 @@ def trial_of(config: GenerateConfig, params: FileParams, size: int, most: float)
             raise LateError
 
     try:
-        with watched(look):
+        with reporting(look):
             if params.ranges:
                 simulate_each(kind, rows, draw, domain, times, scheme)
             else:

@@ -16,7 +16,8 @@ from ups.engine.loop import Trainer
 from ups.engine.memory import Work, captures
 from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Stage
-from ups.engine.train import Progress, TrainConfig
+from ups.engine.train import TrainConfig
+from ups.progress import TrainingProgress
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig
 from ups.run.data.outlines import Outline, outlines, shares_of
@@ -131,7 +132,7 @@ def _steps(stage: Stage, batches: Invented, train: TrainConfig, device: torch.de
     each = 2 * tasks  # steps between two readings of the clock, each task twice
     warm = -(-(WARM + 1) * tasks // each)
 
-    def tick(progress: Progress) -> None:
+    def tick(progress: TrainingProgress) -> None:
         if progress.step and (not ticks or progress.step > ticks[-1][0]):
             ticks.append((progress.step, time.perf_counter()))
 

@@ -16,9 +16,9 @@ from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.models import Codec, artifact
 from ups.models.grids import shift_of
+from ups.progress import Progress, Screen
 from ups.run.config import RunConfig
-from ups.run.data.datasets import DataSet, Screen
-from ups.run.data.generate import Progress
+from ups.run.data.datasets import DataSet
 from ups.rundir import RunDir
 from ups.stages import Stage
 from ups.types import DataError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,37 +19,20 @@ from ups.data.checksums import Digest, Memory, content
 from ups.data.splits import PARTS, Split
 from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition
-from ups.engine.train import Progress
 from ups.eval.results import DataFact
 from ups.fetch.downloads import provide, there
 from ups.fetch.fetch import is_elsewhere
 from ups.files import is_pattern
 from ups.physics import TASKS
+from ups.progress import OnProgress, Say
 from ups.run.data.data_config import DataConfig
 from ups.run.data.divide import divided, left_out
-from ups.run.data.generate import Report as Following
 from ups.run.data.generate import generate
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, TaskSpec, UpsError, few
 
-Say = Callable[[str], None]
-Watch = Callable[[Progress], None]
 # Remarks of a reader that a run passes on; `ups data info` has all of them.
 REMARKS = 6
-
-
-@dataclass(frozen=True)
-class Screen:
-    """Where a run shows what it does: sentences, the making of data, the progress of training."""
-
-    say: Say
-    following: Following
-    watch: Watch
-
-    @classmethod
-    def silent(cls) -> Screen:
-        """A screen that shows nothing."""
-        return cls(unsaid, unsaid, unsaid)
 
 
 def unsaid(_: object) -> None:
@@ -170,7 +153,7 @@ def _common(paths: Sequence[Path]) -> Path:
 
 
 @contextmanager
-def opened(data: DataConfig, folder: Path, following: Following, known: Path | None = None) -> Iterator[DataEntry]:
+def opened(data: DataConfig, folder: Path, following: OnProgress, known: Path | None = None) -> Iterator[DataEntry]:
     """The data of one entry of a config, made first where it names no file and the folder `known` has none of it."""
     if data.split.files:
         parts = {part: open_files(data.split.files[part], data.definition) for part in PARTS}
@@ -258,7 +241,7 @@ def _aligned(data: DataSet, known: TaskSpec) -> DataSet:
     return DataSet(task, tuple(entries))
 
 
-def fetch_data(configs: Mapping[str, DataConfig], following: Following) -> None:
+def fetch_data(configs: Mapping[str, DataConfig], following: OnProgress) -> None:
     """Fetch what the configs name from elsewhere and is not on this machine yet."""
     for name, data in configs.items():
         try:
@@ -270,7 +253,7 @@ def fetch_data(configs: Mapping[str, DataConfig], following: Following) -> None:
 def open_sets(
     configs: Mapping[str, DataConfig],
     folder: Path,
-    following: Following,
+    following: OnProgress,
     stack: ExitStack,
     say: Say = unsaid,
     data_from: str | None = None,

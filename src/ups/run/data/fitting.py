@@ -19,7 +19,8 @@ from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition, definition_from, definition_of, is_file_name
 from ups.models import Simulator
 from ups.physics import TASKS
-from ups.run.data.datasets import DataSet, Say, check_axes, unsaid
+from ups.progress import Say
+from ups.run.data.datasets import DataSet, check_axes, unsaid
 from ups.run.load import config_of
 from ups.rundir import RunDir
 from ups.types import ARRAYS, ConfigError, DataError, Params, UpsError, counted
@@ -221,7 +222,7 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, sa
         return source
     every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
     # What is judged comes after as many frames of each task; what is continued needs those alone that are looked at.
-    needed = simulator.context + ahead if ahead else simulator.operator.config.looks_back(name)
+    needed = simulator.context + ahead if ahead else simulator.looks_back(name)
     frames = len(source.times[::every])
     if frames < needed:
         raise DataError(

@@ -25,9 +25,8 @@ from ups.parsing import parse_json
 from ups.physics import EQUATIONS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
-from ups.physics.solver import Equation, simulate_each, watched
-from ups.progress import Progress as Progress
-from ups.progress import Report as Report
+from ups.physics.solver import Equation, simulate_each
+from ups.progress import OnProgress, Progress, reporting
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.params import FileParams, files_of
 from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory, UpsError, counted, duration
@@ -73,7 +72,7 @@ def equations_of(config: GenerateConfig) -> list[Equation]:
 
 
 def generate(
-    config: GenerateConfig, folder: Path, report: Report, overwrite: bool = False, known: Path | None = None
+    config: GenerateConfig, folder: Path, report: OnProgress, overwrite: bool = False, known: Path | None = None
 ) -> list[Path]:
     """Make the files that `config` describes in `folder`, one for each combination of listed parameters. Those that
     the folder `known` has already are taken, as further names of the same files."""
@@ -81,7 +80,7 @@ def generate(
 
 
 def _make(
-    config: GenerateConfig, params: FileParams, folder: Path, report: Report, overwrite: bool, known: Path | None
+    config: GenerateConfig, params: FileParams, folder: Path, report: OnProgress, overwrite: bool, known: Path | None
 ) -> Path:
     equation, device = params.equation(EQUATIONS[config.task]), device_of(config.device)
     scheme = config.scheme or equation.schemes[0]
@@ -115,7 +114,7 @@ def _write_batches(writer: Writer, job: Job, params: FileParams, config: Generat
         for first in range(writer.done, config.samples, job.size):
             tell(first)
             size = min(job.size, config.samples - first)
-            with watched(lambda share, first=first, size=size: tell(first + share * size)):  # type: ignore[misc]
+            with reporting(lambda share, first=first, size=size: tell(first + share * size)):  # type: ignore[misc]
                 solved = _solve(params, config, replace(job, first=first), writer.spec)
             if pending is not None:
                 pending.result()
@@ -129,7 +128,7 @@ def _write_batches(writer: Writer, job: Job, params: FileParams, config: Generat
 class Telling:
     """Tells `report` how far a file is, and once, as soon as that can be judged, how long all of it will take."""
 
-    report: Report
+    report: OnProgress
     name: str
     total: int
     writer: Writer

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ups.data.duplicates import Ends, ends_of
+from ups.progress import OnProgress
 from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity
 from ups.run.data.datasets import DataEntry, DataSet, open_sets
 from ups.run.data.doubts import doubts
-from ups.run.data.generate import Report as Following
 from ups.run.judging.leaks import leaks
 from ups.run.judging.seen_in_training import WARNING, seen_in, used_by
 from ups.run.load import config_of
@@ -29,7 +29,7 @@ class Warned(NamedTuple):
     seen: bool = False
 
 
-def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> tuple[str, list[str]]:
+def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: OnProgress) -> tuple[str, list[str]]:
     """What trajectories of a part of a run's data are to its simulator, in words, and what a reader must know of it."""
     if split == "train":
         return "on trajectories SEEN IN TRAINING", [WARNING]
@@ -39,7 +39,7 @@ def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, followin
     return f"on trajectories {which}", [*(each.words for each in warned), *doubts(sets)]
 
 
-def _trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> Iterator[Warned]:
+def _trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: OnProgress) -> Iterator[Warned]:
     """For each task of which some trajectories of a part were trained or validated on before, and for each simulator of
     which nobody can tell."""
     for place, parent in _line(config.start_from):
@@ -97,7 +97,7 @@ def _recorded(entries: Iterable[DataEntry], files: Collection[Path]) -> bool:
     return all(path.absolute() in files for entry in there for path in entry.source.files())
 
 
-def _used(folder: RunDir, config: RunConfig, following: Following, stack: ExitStack) -> list[Ends]:
+def _used(folder: RunDir, config: RunConfig, following: OnProgress, stack: ExitStack) -> list[Ends]:
     """What a run was trained and validated on, open until `stack` closes; DataError where its data are gone. None are
     made."""
     files = _files(folder)

@@ -17,9 +17,9 @@ from ups.models import Simulator
 from ups.models.calibration import EDGES, LIMIT, STRETCHED, Calibration, Damping, banded, bands, drawing_part, smooth
 from ups.models.ensembles import members_of
 from ups.models.trust import ErrorModel, Trust, rollout_with_signs
+from ups.progress import Progress, Screen
 from ups.run.config import EvalConfig
-from ups.run.data.datasets import DataSet, Screen
-from ups.run.data.generate import Progress
+from ups.run.data.datasets import DataSet
 from ups.tensors import Window
 from ups.types import Array, TaskSpec
 
@@ -69,7 +69,7 @@ def starts_of(simulator: Simulator, task: TaskSpec, given: int) -> tuple[int, ..
     as many as are `given` where it is judged. Errors after few and after many frames may differ by a factor."""
     if task.steady:
         return (simulator.context,)
-    return tuple(sorted({simulator.operator.config.looks_back(task.name), given}))
+    return tuple(sorted({simulator.looks_back(task.name), given}))
 
 
 def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: int) -> Trust:

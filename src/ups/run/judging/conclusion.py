@@ -17,8 +17,8 @@ from ups.eval.trajectories import read as read_trajectories
 from ups.eval.trajectories import write as write_trajectories
 from ups.files import sha256
 from ups.pages.replace import replace_section
+from ups.progress import Say
 from ups.run.config import RunConfig
-from ups.run.data.datasets import Say
 from ups.run.journal import Journal, Span
 from ups.run.judging.champion import Champion
 from ups.run.phases import Phases

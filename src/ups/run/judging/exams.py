@@ -18,9 +18,10 @@ from ups.data.trajectories import Trajectories, alike
 from ups.models import Simulator
 from ups.models.questions import reach
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.config import RunConfig
 from ups.run.data.data_config import GenerateConfig
-from ups.run.data.datasets import DataEntry, DataSet, Screen
+from ups.run.data.datasets import DataEntry, DataSet
 from ups.run.data.fitting import spaced
 from ups.run.data.generate import equation_of, generate
 from ups.tensors import Window, numbers_of

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -18,30 +19,20 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome
 from ups.eval.baselines import BASELINES, notes_on
-from ups.eval.ensembles import EnsembleScores
-from ups.eval.error_estimates import ErrorScores
 from ups.eval.learning import curves_of
-from ups.eval.refinement import RefinementScores
 from ups.eval.report import Report
 from ups.eval.results import BEFORE, Cost, DataFact, Scored, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
-from ups.eval.searches import SearchScores
 from ups.models import Simulator
-from ups.models.calibration import calibrated, drawing_part, lasting_of
 from ups.models.config import FORECASTER
-from ups.models.ensembles import TOGETHER, members_of
-from ups.models.search import Search, calls_of, judges_of, searched
-from ups.models.solving import steady_system, unrefinable
-from ups.models.trust import WATCHERS, Trust, rollout_with_signs
-from ups.physics.solver import watched
+from ups.progress import Progress, Screen, reporting
 from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity
-from ups.run.data.datasets import DataSet, Screen
-from ups.run.data.generate import Progress
+from ups.run.data.datasets import DataSet
 from ups.run.judging.ancestors import seen_before
-from ups.run.judging.calibrate import AT_ONCE
 from ups.run.judging.champion import Champion, digest_of
 from ups.run.judging.exams import Exam, by_length, exams, outside_of
+from ups.run.judging.extra_scores import Subject, refinement_scores, search_scores, trust_scores
 from ups.run.judging.law_watch import LawWatch
 from ups.run.judging.long_rollouts import long_rollouts
 from ups.run.judging.training_mean import training_mean
@@ -50,7 +41,7 @@ from ups.run.order import drawn_in, windows_of
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
-from ups.types import CHAMPION, OURS, PhysicsError, TaskSpec
+from ups.types import CHAMPION, OURS, TaskSpec
 
 # Percent of the judging of a task that is done after rollouts, the codec alone, ensembles and estimates of errors.
 ROLLOUTS, CODEC, TRUST, ALL = 35, 40, 95, 100
@@ -95,15 +86,20 @@ class Judge:
         kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in kinds if data is not None)]
         self.watch.taken()  # of exams before this one
-        with watched(lambda share: self._show(exam, ROLLOUTS * share)):
+        with reporting(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
         laws = self.watch.taken()
         mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
         self._show(exam, ROLLOUTS)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.protocol, exam.split)
-        ensemble, errors = self._trust(exam)
+        subject = Subject(
+            self.simulator, exam, partial(self._windows, exam), self.protocol, self.config.evaluation, self.device
+        )
+        ensemble, errors = trust_scores(
+            subject, self.ours.at_once, lambda done: self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
+        )
         self._show(exam, TRUST)
-        search, refinement = self._search(exam), self._refinement(exam)
+        search, refinement = search_scores(subject), refinement_scores(subject, self.warnings.append)
         self._show(exam, ALL)
         further, unseen = list[Scored](), list(exam.outside)
         for more in beyond:
@@ -148,92 +144,6 @@ class Judge:
     def _show(self, exam: Exam, done: float) -> None:
         """How far the judging of one task is, in percent."""
         self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}", percent=True))
-
-    def _trust(self, exam: Exam) -> tuple[EnsembleScores | None, ErrorScores | None]:
-        """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
-        simulator knows of its errors, None where nothing was fitted."""
-        sim, task = self.simulator, exam.part.task
-        count = self.config.evaluation.ensemble if drawing_part(sim, task) is not None else 0
-        trust = sim.trust.get(task.name, Trust())
-        scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
-        cells, done = 0 if count else self.ours.at_once, 0  # where no members are held there is room for many samples
-        rows = exam.count if cells else AT_ONCE[self.device.type == "cuda"]
-        for window in (part.to(self.device) for many in self._windows(exam, cells) for part in many.split(rows)):
-            self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
-            done += len(window)
-            steps = min(self.protocol.steps or window.targets.shape[1], window.targets.shape[1])
-            truth, members = window.targets[:, :steps], None
-            with torch.no_grad():
-                if scores is not None:
-                    members = members_of(
-                        sim.simulate, window, steps, count, together=min(count, TOGETHER), lasting=lasting_of(sim, task)
-                    )
-                if trust.error is not None and errors is not None and not trust.error.unknown(task, window.periodic):
-                    plain, signs = rollout_with_signs(sim, window, steps, members if count >= WATCHERS else None)
-                    estimates = torch.stack([trust.error(row) for row in signs], 1)
-                    errors.add(estimates, plain, truth, window.mask)
-                elif scores is not None:
-                    plain = sim.simulate(window, steps)
-                if scores is not None and members is not None:
-                    self._add(scores, window, truth, members, plain)
-        return scores, errors if errors is not None and errors.samples else None
-
-    def _search(self, exam: Exam) -> SearchScores | None:
-        """What compute buys on a few trajectories, where a part judges draws."""
-        sim, task, scores = self.simulator, exam.part.task, SearchScores()
-        budgets = [Search(many, max(1, many // 4)) for many in sorted(set(self.config.evaluation.search))]
-        if task.steady or not judges_of(sim, task) or drawing_part(sim, task) is None or not budgets:
-            return None
-        window = next(iter(self._windows(exam))).rows(0, AT_ONCE[self.device.type == "cuda"]).to(self.device)
-        steps = min(self.protocol.steps or window.targets.shape[1], window.targets.shape[1])
-
-        def watch(step: int, looks: Tensor, frames: Tensor) -> None:
-            scores.watch(looks, frames, window.targets[:, step], window.mask)
-
-        with torch.no_grad():
-            for budget in budgets:
-                watched = watch if budget is budgets[-1] and budget.candidates > 1 else None
-                rollout = searched(sim, window, steps, budget, watched)
-                scores.add(calls_of(sim, budget, window), rollout, window.targets[:, :steps], window.mask)
-        return scores
-
-    def _add(self, scores: EnsembleScores, window: Window, truth: Tensor, members: Tensor, plain: Tensor) -> None:
-        """The scores of one window, before and after calibration."""
-        sim, drawing = self.simulator, {name for name, part in self.simulator.parts.items() if part.draws}
-        sim.idle, idle = sim.idle | drawing, sim.idle
-        try:
-            alone = sim.simulate(window, truth.shape[1])
-        finally:
-            sim.idle = idle
-        std, before = sim.codec.statistics_of(window.task).scale, members
-        members = calibrated(sim, window, members, plain)
-        scores.add(members, alone, truth, std, window.mask, None if members is before else before, plain)
-
-    def _refinement(self, exam: Exam) -> RefinementScores | None:
-        """What iterations make of predicted steady states; None where the equations of the task are not known."""
-        scores = RefinementScores(self.config.evaluation.tolerance)
-        if not exam.part.task.steady:
-            return None
-        for window in (whole_one.to(self.device) for whole_one in self._windows(exam)):
-            if unrefinable(window):
-                return None
-            try:
-                system = steady_system(window)
-            except PhysicsError as error:
-                self.warnings.append(f"{window.task.name} could not be refined: {error}")
-                return None
-            with torch.no_grad():
-                predicted, truth = self.simulator.simulate(window, 1), window.targets.double()
-            refined = system.refined(predicted[:, 0].nan_to_num(0.0, 0.0, 0.0), scores.tolerance)
-            from_zero = system.refined(torch.zeros_like(truth[:, 0]), scores.tolerance)
-            measured = {
-                "residual predicted": refined.before,
-                "residual refined": refined.after,
-                "iterations": refined.iterations,
-                "iterations from zero": from_zero.iterations,
-            }
-            scores.add(measured, refined.values.unsqueeze(1), truth)
-        return scores
 
     def _coded(self, window: Window, steps: int) -> Tensor:
         """The true frames through the codec alone."""
