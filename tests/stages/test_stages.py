@@ -487,7 +487,7 @@ def test_a_stage_is_called_what_its_line_says_and_needs_what_others_make(name: s
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_that_goes_no_step_ahead_has_no_unroll(name: str, tmp_path: Path) -> None:
-    if name not in ("codec", "steady"):
+    if name == "operator":
         assert load(run_config(), None, {f"{name}.unroll": 3}).stage(name).ahead == 3
         return
     assert run_config()().stage(name).ahead == 1
@@ -497,6 +497,23 @@ def test_a_stage_that_goes_no_step_ahead_has_no_unroll(name: str, tmp_path: Path
     (values := yaml.safe_load(dump(run_config()())))[name]["unroll"] = 1
     kept.write_text(yaml.safe_dump(values))
     assert load(run_config(), kept, snapshot=True) == load(run_config(), kept) == run_config()()
+    values[name]["unroll"] = 2
+    kept.write_text(yaml.safe_dump(values))
+    if name in ("codec", "steady"):  # which never read it
+        assert load(run_config(), kept, snapshot=True) == run_config()()
+        return
+    with pytest.raises(OutdatedError, match=rf"{name}\.unroll is 2, and this program has that setting no more"):
+        load(run_config(), kept, snapshot=True)
+
+
+def test_a_run_whose_residual_was_taught_without_noise_goes_on(tmp_path: Path) -> None:
+    (values := yaml.safe_load(dump(run_config()())))["residual"]["noise"] = 0.0
+    (kept := tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    assert load(run_config(), kept, snapshot=True) == run_config()()
+    values["residual"]["noise"] = 1.5
+    kept.write_text(yaml.safe_dump(values))
+    with pytest.raises(OutdatedError, match=r"residual\.noise is 1\.5, and this program has that setting no more"):
+        load(run_config(), kept, snapshot=True)
 
 
 @pytest.mark.parametrize(("term", "value"), [("weak", -1.0), ("divergence", float("nan")), ("latent", float("inf"))])

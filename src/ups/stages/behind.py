@@ -11,7 +11,6 @@ from ups.types import ConfigError
 
 if TYPE_CHECKING:
     from ups.models import Simulator
-    from ups.models.residual import ResidualFlow
 
 
 Step = tuple[Tensor, Tensor, Tensor, Condition]  # what the operator makes of the tokens before, these, what it misses
@@ -28,11 +27,9 @@ class BehindOperator(Stage):
     def sees(self) -> Literal["frames", "tokens", "both"]:
         return "tokens"
 
-    def _steps(self, window: Window, flow: ResidualFlow | None = None, noise: float = 0.0) -> list[Step]:
-        """For each step: the operator's prediction, the tokens before it, what it misses, and the condition.
-
-        The first begins at true tokens, with some `noise` in units of what is missed; and so does each after it, unless
-        a `flow` draws where it begins."""
+    def _steps(self, window: Window) -> list[Step]:
+        """For each step, which begins at true tokens: the operator's prediction, the tokens before it, what it misses,
+        and the condition."""
         from ups.models.copies import advanced
 
         steps, count = [], window.targets.shape[1]
@@ -40,16 +37,10 @@ class BehindOperator(Stage):
         with torch.no_grad():
             tokens = self._tokens(window)
             before = tokens[:, :context]
-            if noise and flow is not None:
-                size = noise * torch.rand(len(before), *(1,) * (before.ndim - 1), device=before.device)
-                before = before + size * flow.scale_of(window.task.name) * torch.randn_like(before)
             for i in range(count):
                 condition, after = Condition.of(window, i), tokens[:, i + context]
                 z = advanced(self.simulator, before, condition)
                 steps.append((z, before[:, -1], after - z, condition))
-                if flow is not None and i + 1 < count:
-                    drawn = flow.sample(torch.randn_like(z), z, before[:, -1], condition)
-                    after = z + flow.scale_of(window.task.name) * drawn
                 before = torch.cat((before[:, 1:], after.unsqueeze(1)), 1)
         return steps
 
