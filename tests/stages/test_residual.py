@@ -158,6 +158,13 @@ def test_a_step_is_from_the_last_frames_that_the_operator_looks_back_on_and_take
     assert [condition.dt[0].item() for *_, condition in stage._steps(uneven)] == pytest.approx([0.1, 0.3])
 
 
+def test_encoded_windows_of_another_context_than_the_operators_are_refused() -> None:
+    given = window(2, targets=2)
+    longer = replace(given, context=given.context.expand(-1, 2, -1, -1), tokens=torch.randn(2, 4, 4, 8))
+    with pytest.raises(ConfigError, match="have 2 frames of context and the operator takes 1"):
+        ResidualStage(simulator()).loss(longer)
+
+
 def test_the_crps_counts_in_deviations_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     stage, given = ResidualStage(simulator()), window(3, targets=2)
     stage.codec.fit_statistics(given.task, torch.zeros(1), torch.full((1,), 2.0))

@@ -18,6 +18,7 @@ from ups.run.config import run_config
 from ups.stages import STAGES, CodecStage, OperatorStage
 from ups.stages.codec import FAINT, CodecLoss, CodecStageConfig
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
+from ups.stages.stage import encoded
 from ups.stages.terms import LAWS, has_law, raised, square
 from ups.tensors import Window
 from ups.types import ConfigError, OutdatedError, TaskSpec
@@ -171,7 +172,7 @@ def test_what_an_operator_has_learnt_before_keeps_its_scale_and_only_the_loss_is
     assert torch.equal(stage.operator.scale, scale)
     assert set(stage.changes) == {task.name}
     stage.fit(sample := window(task), inherited=["kdv1d"])
-    tokens = stage._encoded(torch.cat((sample.context, sample.targets), 1), sample)
+    tokens = encoded(stage.codec, torch.cat((sample.context, sample.targets), 1), sample)
     assert float(stage.operator.scale.mean()) == pytest.approx(float(tokens.diff(dim=1).square().mean().sqrt()))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from ups.later import Tensor, torch
-from ups.stages.stage import Stage
+from ups.stages.stage import Stage, context_and_targets
 from ups.tensors import Condition, Window
 from ups.types import ConfigError
 
@@ -21,7 +21,7 @@ class BehindOperator(Stage):
 
     def __init__(self, simulator: Simulator, config: Any = None) -> None:
         super().__init__(simulator, config)
-        self.codec, self.operator = simulator.codec, simulator.operator
+        self.codec = simulator.codec
 
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:
@@ -32,30 +32,15 @@ class BehindOperator(Stage):
         and the condition."""
         from ups.models.copies import advanced
 
-        steps, count = [], window.targets.shape[1]
-        context = self.operator.config.looks_back(window.task.name)
+        steps = []
         with torch.no_grad():
-            tokens = self._tokens(window)
-            before = tokens[:, :context]
-            for i in range(count):
-                condition, after = Condition.of(window, i), tokens[:, i + context]
+            before, targets = context_and_targets(self.simulator, window)
+            for i in range(window.targets.shape[1]):
+                condition, after = Condition.of(window, i), targets[:, i]
                 z = advanced(self.simulator, before, condition)
                 steps.append((z, before[:, -1], after - z, condition))
                 before = torch.cat((before[:, 1:], after.unsqueeze(1)), 1)
         return steps
-
-    def _tokens(self, window: Window) -> Tensor:
-        """Tokens `(B, K + M, *G, D)` of context and targets: the window's own, or encoded now."""
-        if window.tokens is not None:
-            return window.tokens
-        frames = torch.cat((window.context, window.targets), 1)
-        z = torch.unflatten(
-            self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic, window.corner),
-            0,
-            frames.shape[:2],
-        )
-        count = window.context.shape[1]
-        return torch.cat((self.simulator.pad_context(z[:, :count], Condition.of(window)), z[:, count:]), 1)
 
     @staticmethod
     def _sizes(task: str, missed: list[Tensor], changes: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,10 @@ from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
 from ups.physics.symmetries import mirrors_of, turned
-from ups.stages.stage import Stage, StageConfig, UnrolledConfig
+from ups.stages.stage import Stage, StageConfig, UnrolledConfig, context_and_targets, encoded
 from ups.stages.terms import LAWS, has_law, lawless, raised, share, unbalanced
 from ups.tensors import Condition, LatentState, Losses, Window
-from ups.types import ConfigError, TaskSpec, counted
+from ups.types import ConfigError, TaskSpec
 
 if TYPE_CHECKING:
     from ups.models import LatentOperator, Simulator
@@ -141,7 +141,7 @@ class OperatorStage(Stage):
     def _measure(self, windows: Sequence[Window], inherited: Collection[str]) -> None:
         task, steps = windows[0].task, windows[0].targets.shape[1]
         frames = [torch.cat((window.state.unsqueeze(1), window.targets), 1) for window in windows]
-        tokens = [self._encoded(each, window) for each, window in zip(frames, windows, strict=True)]
+        tokens = [encoded(self.codec, each, window) for each, window in zip(frames, windows, strict=True)]
         if task.name not in inherited:
             self._fit_scale(windows, tokens)
         shares = []
@@ -217,26 +217,13 @@ class OperatorStage(Stage):
         return any(name != "latent" for name in self.weights.terms)
 
     def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
-        """Tokens of the context, and of the targets where they are needed: the window's own, or encoded now."""
-        if window.tokens is None:
-            count = window.context.shape[1]
-            frames = torch.cat((window.context, window.targets), 1) if self.weights.latent else window.context
-            z = self._encoded(frames, window)
-            return self.simulator.pad_context(z[:, :count], Condition.of(window)), z[:, count:]
-        count, expected = window.context.shape[1], self.operator.config.looks_back(window.task.name)
-        if count != expected:
-            raise ConfigError(
-                f"encoded windows have {counted(count, 'frame')} of context and the operator takes {expected}."
-            )
+        """Tokens of the context, and of the targets where they are needed."""
+        part = window if self.weights.latent else dataclasses.replace(window, targets=window.targets[:, :0])
+        tokens = context_and_targets(self.simulator, part)
         if self.needs_frames and not window.targets.shape[-1]:
             needed = ", ".join(name for name in self.weights.terms if name != "latent")
             raise ConfigError(f"the losses {needed} compare fields, and these windows hold tokens alone; give both.")
-        return window.tokens[:, :count], window.tokens[:, count:]
-
-    def _encoded(self, frames: Tensor, window: Window) -> Tensor:
-        """Tokens `(B, T, *G, D)` of frames of a window's task, to the bit as a cache holds them."""
-        z = self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic, window.corner)
-        return torch.unflatten(z, 0, frames.shape[:2])
+        return tokens
 
     def _last_frame(self, z: Tensor, window: Window) -> Tensor:
         """The frame before the first target, `(B, *S, C)`; of windows that hold tokens alone what these stand for."""
