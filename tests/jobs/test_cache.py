@@ -19,7 +19,8 @@ from ups.cli import main
 from ups.config import dump, fingerprint, load
 from ups.data.cache import Latents, StaleError, check_key, read_manifest, verify
 from ups.engine.ranks.dist import Dist
-from ups.models import Simulator
+from ups.models import Simulator, build
+from ups.physics import TASKS
 from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.caches import identity
@@ -276,6 +277,12 @@ def test_one_ulp_of_the_encoder_or_of_the_normalisation_is_another_key_and_is_na
         value[0] = kept
     assert identity(codec, "advection1d") == before
     check_key(folder, made, {**made["key"], **before})
+
+
+def test_a_cache_says_of_its_codec_what_earlier_programs_said() -> None:
+    codec = build([TASKS["advection1d"]], grids={"advection1d": (32,)}).codec
+    words = "CodecConfig(dim=64, patch=(4, 4, 2), halo=2, blocks=1, width=32, heads=2, encoder='grid') (32,) "
+    assert identity(codec, "advection1d")["codec"] == words
 
 
 def test_where_the_cache_lies_and_whether_it_is_rebuilt_is_no_part_of_what_a_run_is(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from ups.physics import TASKS
 from ups.run.config import run_config
 from ups.stages import STAGES, CodecStage, OperatorStage
 from ups.stages.codec import FAINT, CodecLoss, CodecStageConfig
-from ups.stages.operator import OF_SOME, OperatorLoss, OperatorStageConfig
-from ups.stages.terms import has_term, raised, square
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
+from ups.stages.stage import encoded
+from ups.stages.terms import LAWS, has_law, raised, square
 from ups.tensors import Window
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, OutdatedError, TaskSpec
 
-TERMS = ["increment", "latent", "spectral", "conserved", "boundary", "positive"]
+TERMS = ["increment", "latent", "conserved", "positive"]
 
 
 def simulator(task: TaskSpec, cells: int = 16) -> Simulator:
@@ -36,13 +37,14 @@ def simulator(task: TaskSpec, cells: int = 16) -> Simulator:
 
 def every(task: TaskSpec, **others: float) -> OperatorLoss:
     """All terms of the operator's loss that a task has."""
-    return OperatorLoss(spectral=1.0, **{t: 1.0 for t in OF_SOME if has_term(t, task)}, **others)
+    return OperatorLoss(laws={kind: 1.0 for kind in LAWS if has_law(kind, task)}, **others)
 
 
 def only(term: str, power: float = 0.5) -> OperatorStageConfig:
     """One term of the operator's loss, by itself."""
+    of_laws = {"laws": {term: 1.0}} if term in LAWS else {term: 1.0}
     return OperatorStageConfig(
-        loss=dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0, power=power), **{term: 1.0})
+        loss=dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0, power=power), **of_laws)
     )
 
 
@@ -88,9 +90,11 @@ def test_the_default_loss_holds_what_a_decoder_does_not_see() -> None:
 
 def test_removing_a_term_changes_the_gradient_it_shared() -> None:
     task = TASKS["swe2d"]
-    both = gradient(OperatorStage(simulator(task), OperatorStageConfig(loss=OperatorLoss(spectral=1.0))), window(task))
+    lawful = OperatorStageConfig(loss=OperatorLoss(laws={"conserved": 1.0, "positive": 0.0}))
+    both = gradient(OperatorStage(simulator(task), lawful), window(task))
     one = gradient(OperatorStage(simulator(task), OperatorStageConfig(loss=OperatorLoss())), window(task))
     assert not torch.allclose(both, one)
+    assert set(OperatorStage(simulator(task), lawful).loss(window(task))) == {"increment", "latent", "conserved"}
 
 
 @pytest.mark.parametrize("term", ["reconstruction", "tokens"])
@@ -168,7 +172,7 @@ def test_what_an_operator_has_learnt_before_keeps_its_scale_and_only_the_loss_is
     assert torch.equal(stage.operator.scale, scale)
     assert set(stage.changes) == {task.name}
     stage.fit(sample := window(task), inherited=["kdv1d"])
-    tokens = stage._encoded(torch.cat((sample.context, sample.targets), 1), sample)
+    tokens = encoded(stage.codec, torch.cat((sample.context, sample.targets), 1), sample)
     assert float(stage.operator.scale.mean()) == pytest.approx(float(tokens.diff(dim=1).square().mean().sqrt()))
 
 
@@ -183,7 +187,7 @@ def test_a_step_that_changes_nothing_has_a_finite_loss_and_one_that_cannot_be_me
             stage.fit(dataclasses.replace(sample, targets=wrong))
 
 
-@pytest.mark.parametrize("term", ["latent", "increment", "spectral"])
+@pytest.mark.parametrize("term", ["latent", "increment"])
 def test_the_loss_of_several_steps_is_the_mean_of_theirs(term: str) -> None:
     task = TASKS["burgers1d"]
     fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
@@ -234,7 +238,7 @@ def test_the_operator_sees_tokens_where_its_loss_is_content_with_them_and_frames
 
 def test_what_one_of_several_tasks_has_may_be_asked_for_and_what_none_has_may_not() -> None:
     still, waves, shallow = TASKS["darcy2d"], TASKS["advection1d"], TASKS["swe2d"]
-    turning, bounded = OperatorStageConfig(symmetries=True), OperatorStageConfig(loss=OperatorLoss(boundary=1.0))
+    turning, bounded = OperatorStageConfig(symmetries=True), only("positive")
     OperatorStage.check_tasks(turning, [waves, still])
     OperatorStage.check_tasks(bounded, [waves, shallow])
     with pytest.raises(ConfigError, match="for equations that know no direction, and of advection1d no such is known"):
@@ -367,7 +371,7 @@ def apart(sample: Window, sizes: tuple[int, ...]) -> list[Window]:
 @pytest.mark.parametrize("name", ["swe2d", "darcy2d", "nsincom2d"])
 def test_the_loss_of_a_window_is_the_mean_of_the_losses_of_its_parts(name: str, term: str) -> None:
     task = TASKS[name]
-    if term in OF_SOME and not has_term(term, task):
+    if term in LAWS and not has_law(term, task):
         pytest.skip(f"{name} has no such law")
     sim, sample = simulator(task), window(task, batch=8)
     stage: CodecStage | OperatorStage
@@ -484,7 +488,7 @@ def test_a_stage_is_called_what_its_line_says_and_needs_what_others_make(name: s
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_that_goes_no_step_ahead_has_no_unroll(name: str, tmp_path: Path) -> None:
-    if name not in ("codec", "steady"):
+    if name == "operator":
         assert load(run_config(), None, {f"{name}.unroll": 3}).stage(name).ahead == 3
         return
     assert run_config()().stage(name).ahead == 1
@@ -494,9 +498,46 @@ def test_a_stage_that_goes_no_step_ahead_has_no_unroll(name: str, tmp_path: Path
     (values := yaml.safe_load(dump(run_config()())))[name]["unroll"] = 1
     kept.write_text(yaml.safe_dump(values))
     assert load(run_config(), kept, snapshot=True) == load(run_config(), kept) == run_config()()
+    values[name]["unroll"] = 2
+    kept.write_text(yaml.safe_dump(values))
+    if name in ("codec", "steady"):  # which never read it
+        assert load(run_config(), kept, snapshot=True) == run_config()()
+        return
+    with pytest.raises(OutdatedError, match=rf"{name}\.unroll is 2, and this program has that setting no more"):
+        load(run_config(), kept, snapshot=True)
+
+
+def test_a_run_whose_residual_was_taught_without_noise_goes_on(tmp_path: Path) -> None:
+    (values := yaml.safe_load(dump(run_config()())))["residual"]["noise"] = 0.0
+    (kept := tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    assert load(run_config(), kept, snapshot=True) == run_config()()
+    values["residual"]["noise"] = 1.5
+    kept.write_text(yaml.safe_dump(values))
+    with pytest.raises(OutdatedError, match=r"residual\.noise is 1\.5, and this program has that setting no more"):
+        load(run_config(), kept, snapshot=True)
 
 
 @pytest.mark.parametrize(("term", "value"), [("weak", -1.0), ("divergence", float("nan")), ("latent", float("inf"))])
 def test_a_weight_that_rewards_what_is_wrong_is_refused(term: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"operator.loss.{term} is"):
-        OperatorLoss(**{term: value})
+    key = f"laws.{term}" if term in LAWS else term
+    with pytest.raises(ConfigError, match=f"operator.loss.{key} is"):
+        OperatorLoss(**({"laws": {term: value}} if term in LAWS else {term: value}))
+
+
+def test_a_kind_of_law_that_there_is_not_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"names 'mass'; the kinds of laws are conserved, divergence, .*, weak\."):
+        load(run_config(), None, {"operator.loss.laws.mass": 1.0})
+    assert load(run_config(), None, {"operator.loss.laws.weak": 0.1}).operator.loss.laws == {"weak": 0.1}
+
+
+def test_a_run_that_kept_a_weight_of_its_own_for_each_law_goes_on_where_all_were_0(tmp_path: Path) -> None:
+    kept, today = tmp_path / "config.yaml", run_config()()
+    values = yaml.safe_load(dump(today))
+    assert not values["operator"]["loss"].keys() & OperatorLoss.dropped.keys()
+    values["operator"]["loss"] |= OperatorLoss.dropped
+    kept.write_text(yaml.safe_dump(values))
+    assert load(run_config(), kept, snapshot=True) == load(run_config(), kept) == today
+    values["operator"]["loss"]["spectral"] = 0.1
+    kept.write_text(yaml.safe_dump(values))
+    with pytest.raises(OutdatedError, match=r"operator\.loss\.spectral is 0\.1, and this program has that setting no"):
+        load(run_config(), kept, snapshot=True)

@@ -88,7 +88,8 @@ class TrainConfig:
     prefetch: int = 2
     """Windows built ahead by a thread; 0: each when it is needed."""
     seed: int = 0
-    """Of dropout and whatever else draws during training, besides the seed of the run."""
+    """Of what losses draw (noise, mirror images), mixed with the seed of the run, which alone decides the order of
+    windows."""
 
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:

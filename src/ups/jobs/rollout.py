@@ -121,8 +121,8 @@ def _steps(
     keep = (own >= 0.999 * low) & (own <= 1.001 * high) | (window.context.shape[1] > 1)
     near = torch.where(keep, own, own.clamp(low, high))
     near = torch.where((own - low).abs() <= 1e-3 * low, torch.full_like(own, low), near)
-    near, told = torch.where(lone, torch.full_like(own, low), near), ~keep & ~lone
-    return near, [*zip(own[told].tolist(), near[told].tolist(), strict=True)]
+    near, moved = torch.where(lone, torch.full_like(own, low), near), ~keep & ~lone
+    return near, [*zip(own[moved].tolist(), near[moved].tolist(), strict=True)]
 
 
 def _from_to(values: Sequence[float]) -> str:

@@ -16,12 +16,10 @@ from ups.models.grids import Patch, Space, beginning, check_grid, cropped, in_pa
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import seen_from
 from ups.tensors import LatentState, TaskStatistics
-from ups.types import ConfigError, TaskSpec, check_known, counted
+from ups.types import ConfigError, TaskSpec, counted
 
 # Tokens that `encode_alike` makes at once, per kind of device; where none are named, as many as it is given.
 PIECES = {"cuda": 16384}
-# How frames become tokens. One more is a class of this signature whose start the decoder can invert.
-ENCODERS: dict[str, type[GridEncoder]] = {"grid": GridEncoder}
 
 
 class Codec(Part):
@@ -44,7 +42,6 @@ class Codec(Part):
         grids: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         super().__init__()
-        check_known("encoder", (config.encoder,), ENCODERS)
         self.config = config
         self.tasks = {task.name: task for task in tasks}
         self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
@@ -58,7 +55,7 @@ class Codec(Part):
                 )
             check_grid(self.grids[task.name], config.patch[task.ndim - 1], task.name)
         self.statistics = nn.ModuleDict({t.name: Statistics(len(t.channels)) for t in tasks})
-        self.encoder = ENCODERS[config.encoder](tasks, config.dim, config.patch, config.halo, config.blocks)
+        self.encoder = GridEncoder(tasks, config.dim, config.patch, config.halo, config.blocks)
         self.decoder = CellDecoder(tasks, config.dim, config.patch, config.blocks, config.width, config.heads)
         self.decoder.start_as_inverse_of(self.encoder, tasks)
 

@@ -31,8 +31,8 @@ class CodecConfig:
     """Width of the decoder's attention."""
     heads: int = 2
     """Heads of the decoder's attention."""
-    encoder: str = "grid"
-    """How frames become tokens: a name out of ENCODERS."""
+    # Keys that are no more, with the value by which they meant what is always so today.
+    dropped: ClassVar[Mapping[str, Any]] = {"encoder": "grid"}
 
     def __post_init__(self) -> None:
         if min(self.dim, *self.patch, self.width, self.heads) < 1 or min(self.halo, self.blocks) < 0:

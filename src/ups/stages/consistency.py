@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -11,7 +11,7 @@ from ups.engine.train import TrainConfig
 from ups.later import torch
 from ups.models.config import ConsistencyConfig
 from ups.stages.residual import MEAN, ResidualStage
-from ups.stages.stage import StageConfig, UnrolledConfig
+from ups.stages.stage import StageConfig
 from ups.stages.terms import square
 from ups.tensors import Losses, Window
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from ups.models.consistency import ConsistencyStep
 
 
-class ConsistencyStageConfig(UnrolledConfig):
+class ConsistencyStageConfig(StageConfig):
     """Stage consistency."""
+
+    dropped: ClassVar[Mapping[str, Any]] = {"unroll": 1}
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=1000, lr=5e-4))
     """Budget and optimizer."""
@@ -61,7 +63,7 @@ class ConsistencyStage(ResidualStage):
     def loss(self, window: Window) -> Losses:
         """Square distance of the student's draw to the teacher's from the same noise, in units of what is missed."""
         total = torch.zeros(len(window), device=window.context.device)
-        for z, last, _, condition in self._steps(window, self.teacher):
+        for z, last, _, condition in self._steps(window):
             noise, still = torch.randn_like(z), torch.rand(len(z), device=z.device) < MEAN
             rows = still.reshape(-1, *(1,) * (z.ndim - 1))
             with torch.no_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import CriticConfig
 from ups.stages.behind import BehindOperator
-from ups.stages.stage import StageConfig, UnrolledConfig
+from ups.stages.stage import StageConfig
 from ups.stages.terms import square
 from ups.tensors import Condition, Losses, Window
 from ups.types import TaskSpec
@@ -24,8 +24,10 @@ FIRST = 4  # steps by which it is judged while it learns
 GUESS_FLOOR = 1e-3  # a square error, in its units, below which none is told from another
 
 
-class CriticStageConfig(UnrolledConfig):
+class CriticStageConfig(StageConfig):
     """Stage critic."""
+
+    dropped: ClassVar[Mapping[str, Any]] = {"unroll": 1}
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=1000, lr=1e-3))
     """Budget and optimizer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -14,20 +14,13 @@ from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
 from ups.physics.symmetries import mirrors_of, turned
-from ups.stages.stage import Stage, StageConfig, UnrolledConfig
-from ups.stages.terms import edges, has_term, lawless, raised, share, spectral, unbalanced
+from ups.stages.stage import Stage, StageConfig, UnrolledConfig, context_and_targets, encoded
+from ups.stages.terms import LAWS, has_law, lawless, raised, share, unbalanced
 from ups.tensors import Condition, LatentState, Losses, Window
-from ups.types import ConfigError, TaskSpec, counted
+from ups.types import ConfigError, TaskSpec
 
 if TYPE_CHECKING:
     from ups.models import LatentOperator, Simulator
-
-
-# Terms that only tasks with such laws have.
-LAWFUL = ("conserved", "weak", "divergence", "positive", "range")
-# Terms that not every task has.
-OF_SOME = ("boundary", *LAWFUL)
-TERMS = ("increment", "latent", "spectral", *OF_SOME)
 
 
 @dataclass(frozen=True)
@@ -36,6 +29,10 @@ class OperatorLoss:
 
     # What a key meant before it was there, where its default is another now.
     formerly: ClassVar[Mapping[str, Any]] = {"power": 1.0}
+    # Keys that are no more, with the value by which they meant what is always so today.
+    dropped: ClassVar[Mapping[str, Any]] = dict.fromkeys(
+        ("spectral", "boundary", "conserved", "divergence", "positive", "range", "weak"), 0.0
+    )
 
     increment: float = 1.0
     """Mean square error of the decoded frame over that of "no change": 1 is persistence on a usual sample."""
@@ -46,22 +43,9 @@ class OperatorLoss:
     """Power of a sample's square error that the two above count: 1 the square, 0.5 its root, as nRMSE does, so that
     hard samples outweigh easy ones less; auto: 0.5 where changes are measured by the sample (model.operator.gauge),
     of all tasks, else 1."""
-    spectral: float = 0.0
-    """Error of the waves of the decoded frame, each over its own size and the mean one: faint waves, as the finest
-    ones mostly are, count more than by their share of the field."""
-    conserved: float = 0.0
-    """Drift of what the equation conserves."""
-    boundary: float = 0.0
-    """Mean square error on the outermost cells of bounded axes."""
-    weak: float = 0.0
-    """What the equation in weak form leaves over between the frame before and the predicted one: 1 is "no change" in a
-    usual sample."""
-    divergence: float = 0.0
-    """Divergence of velocities that have none, over the true slopes."""
-    positive: float = 0.0
-    """How far the field is beyond its bounds, over its size."""
-    range: float = 0.0
-    """How far the field is beyond the range of the true one, where the equation cannot widen it, over its size."""
+    laws: dict[str, float] = field(default_factory=dict)
+    """Weights of how much a predicted frame breaks the laws of its task, by kind: conserved, divergence, positive,
+    range, and weak, the equation in weak form. None has bought anything beside model.simulator.guard."""
     noise: float = 0.0
     """Noise added to the tokens of the context, in their own deviations: steadies long rollouts."""
     curriculum: float = 0.5
@@ -71,13 +55,21 @@ class OperatorLoss:
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
             raise ConfigError(f"operator.loss.curriculum is {self.curriculum:g}; it is a part of the budget, 0 to 1.")
-        for name in (*TERMS, "noise"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"operator.loss.{name} is {getattr(self, name):g}, but must be a number of at least 0."
-                )
+        if unknown := [kind for kind in self.laws if kind not in LAWS]:
+            raise ConfigError(f"operator.loss.laws names '{unknown[0]}'; the kinds of laws are {', '.join(LAWS)}.")
+        of_laws = {f"laws.{kind}": weight for kind, weight in self.laws.items()}
+        weights = {"increment": self.increment, "latent": self.latent, **of_laws, "noise": self.noise}
+        for name, weight in weights.items():
+            if not 0 <= weight < math.inf:
+                raise ConfigError(f"operator.loss.{name} is {weight:g}, but must be a number of at least 0.")
         if self.power != "auto" and not 0 < self.power <= 1:
             raise ConfigError(f"operator.loss.power is {self.power:g}, but must be above 0 and at most 1, or auto.")
+
+    @property
+    def terms(self) -> list[str]:
+        """The names of the terms that count, in the order in which they are added up."""
+        weights = {"increment": self.increment, "latent": self.latent} | {k: self.laws.get(k, 0.0) for k in LAWS}
+        return [name for name, weight in weights.items() if weight]
 
 
 class OperatorStageConfig(UnrolledConfig):
@@ -124,10 +116,10 @@ class OperatorStage(Stage):
 
     @classmethod
     def check_tasks(cls, config: OperatorStageConfig, tasks: Sequence[TaskSpec]) -> None:
-        for term in OF_SOME:
-            if getattr(config.loss, term) and not any(has_term(term, task) for task in tasks):
-                names, what = ", ".join(task.name for task in tasks), "laws" if term in LAWFUL else "bounded axes"
-                raise ConfigError(f"operator.loss.{term} is for {what} that no task here ({names}) has; leave it 0.")
+        for kind, weight in config.loss.laws.items():
+            if weight and not any(has_law(kind, task) for task in tasks):
+                names = ", ".join(task.name for task in tasks)
+                raise ConfigError(f"operator.loss.laws.{kind} is for laws that no task here ({names}) has; leave it 0.")
         if config.symmetries and all(mirrors_of(task) is None for task in tasks):
             names = ", ".join(task.name for task in tasks)
             raise ConfigError(
@@ -149,7 +141,7 @@ class OperatorStage(Stage):
     def _measure(self, windows: Sequence[Window], inherited: Collection[str]) -> None:
         task, steps = windows[0].task, windows[0].targets.shape[1]
         frames = [torch.cat((window.state.unsqueeze(1), window.targets), 1) for window in windows]
-        tokens = [self._encoded(each, window) for each, window in zip(frames, windows, strict=True)]
+        tokens = [encoded(self.codec, each, window) for each, window in zip(frames, windows, strict=True)]
         if task.name not in inherited:
             self._fit_scale(windows, tokens)
         shares = []
@@ -198,11 +190,12 @@ class OperatorStage(Stage):
         condition, uneven = Condition.of(window), window.dt.ndim > 1
         with torch.no_grad():
             z, wanted = self._tokens(window)
-            before = origin = self._last_frame(z, window) if w.weak else None
+            last = self._last_frame(z, window) if w.laws.get("weak") else None
+            before = None if last is None else (last, last)
         if w.noise:
             size = z.flatten(1).std(1).reshape(-1, *(1,) * (z.ndim - 1))
             z = z + w.noise * torch.randn_like(z) * size
-        totals = dict.fromkeys(self._terms(), torch.zeros(len(z), device=z.device))
+        totals = dict.fromkeys(w.terms, torch.zeros(len(z), device=z.device))
         for i in range(window.targets.shape[1]):
             z_next = self.operator(z, Condition.of(window, i) if uneven else condition)
             if w.latent:
@@ -211,55 +204,26 @@ class OperatorStage(Stage):
             if self.needs_frames:
                 truth = window.targets[:, i]
                 state = LatentState(z_next, window.periodic, window.corner)
-                predicted = self.codec.decode(state, task, tuple(truth.shape[1:-1]))
-                terms = self._physical(predicted, truth, window)
-                if before is not None and origin is not None:
-                    terms["weak"] = self._unbalanced(before, predicted.float(), (origin, truth), window, i)
-                    before, origin = predicted.float(), truth
-                for name, value in terms.items():
+                predicted = self.codec.decode(state, task, tuple(truth.shape[1:-1])).float()
+                for name, value in self._physical(before, (predicted, truth), window, i).items():
                     totals[name] = totals[name] + value
+                before = None if before is None else (predicted, truth)
             z = torch.cat((z[:, 1:], z_next.unsqueeze(1)), 1)
         return {name: value.mean() / window.targets.shape[1] for name, value in totals.items()}
-
-    def _unbalanced(
-        self, before: Tensor, predicted: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int
-    ) -> Tensor:
-        """The weak form's term of a step, weighted. Samples in which less happens than usual count as much less:
-        in units of their own, the faintest would outweigh all others."""
-        scale = self.codec.statistics_of(window.task).scale
-        change = share((truth[1] - truth[0]) / scale, truth[1] / scale) / self._change(window.task.name)[0]
-        return self.weights.weak * change * unbalanced(before, predicted, truth, window, step)
-
-    def _terms(self) -> list[str]:
-        w = self.weights
-        return [n for n in TERMS if getattr(w, n)]
 
     @property
     def needs_frames(self) -> bool:
         """Whether a loss looks at the fields themselves; the latent one is content with tokens."""
-        return any(name != "latent" for name in self._terms())
+        return any(name != "latent" for name in self.weights.terms)
 
     def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
-        """Tokens of the context, and of the targets where they are needed: the window's own, or encoded now."""
-        if window.tokens is None:
-            count = window.context.shape[1]
-            frames = torch.cat((window.context, window.targets), 1) if self.weights.latent else window.context
-            z = self._encoded(frames, window)
-            return self.simulator.pad_context(z[:, :count], Condition.of(window)), z[:, count:]
-        count, expected = window.context.shape[1], self.operator.looks_back(window.task.name)
-        if count != expected:
-            raise ConfigError(
-                f"encoded windows have {counted(count, 'frame')} of context and the operator takes {expected}."
-            )
+        """Tokens of the context, and of the targets where they are needed."""
+        part = window if self.weights.latent else dataclasses.replace(window, targets=window.targets[:, :0])
+        tokens = context_and_targets(self.simulator, part)
         if self.needs_frames and not window.targets.shape[-1]:
-            needed = ", ".join(name for name in self._terms() if name != "latent")
+            needed = ", ".join(name for name in self.weights.terms if name != "latent")
             raise ConfigError(f"the losses {needed} compare fields, and these windows hold tokens alone; give both.")
-        return window.tokens[:, :count], window.tokens[:, count:]
-
-    def _encoded(self, frames: Tensor, window: Window) -> Tensor:
-        """Tokens `(B, T, *G, D)` of frames of a window's task, to the bit as a cache holds them."""
-        z = self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic, window.corner)
-        return torch.unflatten(z, 0, frames.shape[:2])
+        return tokens
 
     def _last_frame(self, z: Tensor, window: Window) -> Tensor:
         """The frame before the first target, `(B, *S, C)`; of windows that hold tokens alone what these stand for."""
@@ -270,19 +234,23 @@ class OperatorStage(Stage):
         shape = tuple(window.targets.shape[2:-1])
         return self.codec.decode(LatentState(z[:, -1], window.periodic, window.corner), window.task, shape).float()
 
-    def _physical(self, predicted: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
-        """Terms of one decoded frame, per sample, weighted; the weak form needs the frame before it too."""
+    def _physical(
+        self, before: tuple[Tensor, Tensor] | None, after: tuple[Tensor, Tensor], window: Window, step: int
+    ) -> dict[str, Tensor]:
+        """Terms of one decoded frame, per sample, weighted. `after` has the predicted frame and the true one; `before`
+        has those a step earlier, for the weak form."""
         w, task, scale = self.weights, window.task, self.codec.statistics_of(window.task).scale
-        predicted, truth, mask = predicted.float() / scale, truth / scale, window.mask
+        predicted, truth = (frame / scale for frame in after)
         terms: dict[str, Tensor] = {}
         if w.increment:
-            error = share(predicted - truth, truth, mask) / self._change(task.name)[0]
+            error = share(predicted - truth, truth, window.mask) / self._change(task.name)[0]
             terms["increment"] = w.increment * raised(error, self.power)
-        if w.spectral:
-            terms["spectral"] = w.spectral * spectral(predicted, truth, mask)
-        for kind in ("conserved", "divergence", "positive", "range"):
-            if weight := getattr(w, kind):
+        for kind, weight in ((kind, w.laws.get(kind, 0.0)) for kind in LAWS):
+            if weight and kind != "weak":
                 terms[kind] = weight * lawless(kind, predicted, truth, window, scale)
-        if w.boundary:
-            terms["boundary"] = w.boundary * edges(predicted - truth, window.periodic, mask)
+            elif weight and before is not None:
+                # Samples in which less happens than usual count as much less: in units of their own, the faintest would
+                # outweigh all others.
+                change = share((after[1] - before[1]) / scale, truth) / self._change(task.name)[0]
+                terms[kind] = weight * change * unbalanced(before[0], after[0], (before[1], after[1]), window, step)
         return terms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -13,7 +13,7 @@ from ups.eval.nrmse import capped, over_cells
 from ups.later import Tensor, torch
 from ups.models.config import ResidualConfig
 from ups.stages.behind import BehindOperator, Step
-from ups.stages.stage import StageConfig, UnrolledConfig
+from ups.stages.stage import StageConfig
 from ups.stages.terms import square
 from ups.tensors import Losses, Window
 
@@ -25,19 +25,17 @@ MEAN = 0.125  # the part of the samples by which it learns the mean
 MEMBERS = 4  # of the ensembles that it is judged by while it learns
 
 
-class ResidualStageConfig(UnrolledConfig):
+class ResidualStageConfig(StageConfig):
     """Stage residual."""
+
+    dropped: ClassVar[Mapping[str, Any]] = {"unroll": 1, "noise": 0.0}
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=1e-3))
     """Budget and optimizer."""
-    noise: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
-    """Noise added to the tokens of the context, up to so many times what the operator usually misses: then it learns to
-    lead back what has gone astray in a rollout."""
 
 
 class ResidualStage(BehindOperator):
-    """Trains the flow behind a frozen codec and operator, on single steps from true tokens; with `unroll` on steps that
-    follow each other, each from the draw before it.
+    """Trains the flow behind a frozen codec and operator, on single steps from true tokens.
 
     At a random time between noise and what was missed it regresses the velocity from one to the other. One sample in
     eight starts from zeros at time 0 and learns the mean. Rollouts without draws use this. While it learns it is judged
@@ -75,7 +73,7 @@ class ResidualStage(BehindOperator):
         """Square error of the velocity, over its usual square, averaged over the steps of the window."""
         scale, total = self.flow.scale_of(window.task.name), torch.zeros(len(window), device=window.context.device)
         count = window.targets.shape[1]
-        for z, last, missed, condition in self._steps(window, self.flow, self.config.noise):
+        for z, last, missed, condition in self._steps(window):
             wanted, noise = missed / scale, torch.randn_like(z)
             time, still = torch.rand(2, len(z), device=z.device, dtype=z.dtype)
             moving = (still >= MEAN).to(z.dtype)

@@ -14,11 +14,11 @@ from ups.config import Config
 from ups.engine.train import TrainConfig
 from ups.eval.nrmse import over_tasks, validation_nrmse
 from ups.later import Tensor, torch
-from ups.tensors import Losses, Window
-from ups.types import NeverRead, TaskSpec
+from ups.tensors import Condition, Losses, Window
+from ups.types import ConfigError, NeverRead, TaskSpec, counted
 
 if TYPE_CHECKING:
-    from ups.models import Part, Simulator
+    from ups.models import Codec, Part, Simulator
 
 BUDGET = {"steps", "seconds"}
 
@@ -159,3 +159,23 @@ class Stage(ABC):
     def score(self, means: Mapping[str, float]) -> float:
         """One number for all tasks."""
         return over_tasks(means.values())
+
+
+def encoded(codec: Codec, frames: Tensor, window: Window) -> Tensor:
+    """Tokens `(B, T, *G, D)` of frames of a window's task, to the bit as a cache holds them."""
+    z = codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic, window.corner)
+    return torch.unflatten(z, 0, frames.shape[:2])
+
+
+def context_and_targets(simulator: Simulator, window: Window) -> tuple[Tensor, Tensor]:
+    """Tokens of the frames that the operator looks back on, `(B, K, *G, D)`, and of the targets, `(B, M, *G, D)`: the
+    window's own, or encoded now."""
+    count = window.context.shape[1]
+    if window.tokens is None:
+        z = encoded(simulator.codec, torch.cat((window.context, window.targets), 1), window)
+        return simulator.pad_context(z[:, :count], Condition.of(window)), z[:, count:]
+    if count != (expected := simulator.looks_back(window.task.name)):
+        raise ConfigError(
+            f"encoded windows have {counted(count, 'frame')} of context and the operator takes {expected}."
+        )
+    return window.tokens[:, :count], window.tokens[:, count:]

@@ -11,6 +11,8 @@ from ups.types import Domain, TaskSpec
 
 # A square error, beside that of "no change", so small that none smaller is asked for.
 EXACT = 1e-9
+# The kinds of laws that a loss may have a term of: those of `Law.kind`, and the equation in weak form.
+LAWS = ("conserved", "divergence", "positive", "range", "weak")
 
 
 def square(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -34,19 +36,6 @@ def share(gap: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
 def raised(error: Tensor, power: float) -> Tensor:
     """A square error to a power from 0 to 1, with a slope that stays finite where there is no error."""
     return error if power == 1 else (error + EXACT) ** power
-
-
-def spectral(predicted: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Square error of the waves of `(B, *S, C)`, each over its own size and the sample's mean one. Cells that do not
-    count have no error."""
-    axes, last = tuple(range(1, truth.ndim - 1)), truth.shape[-2]
-    gap = torch.fft.rfftn(without((predicted - truth).float(), mask), dim=axes, norm="ortho").abs()
-    size = torch.fft.rfftn(without(truth.float(), mask), dim=axes, norm="ortho").abs()
-    stored = torch.arange(last // 2 + 1, device=truth.device)
-    waves = 1 + ((stored > 0) & (2 * stored < last)).float()  # that each one stands for
-    weight, rest = (waves * (len(stored) / last)).unsqueeze(-1), tuple(range(1, size.ndim))
-    typical = (size * weight).mean(rest, keepdim=True).clamp_min(NOTHING)
-    return torch.mean((gap / (size + typical)).square() * weight, rest)
 
 
 def box_of(window: Window) -> Domain:
@@ -77,21 +66,8 @@ def unbalanced(before: Tensor, predicted: Tensor, truth: tuple[Tensor, Tensor], 
     return form.remainder(before, predicted, window.inputs, params, window.step(step), box_of(window), truth)
 
 
-def has_term(term: str, task: TaskSpec) -> bool:
-    """Whether a task has what a term of the loss measures."""
-    if term == "weak":
+def has_law(kind: str, task: TaskSpec) -> bool:
+    """Whether a task has laws of a kind."""
+    if kind == "weak":
         return WeakForm.of(task) is not None
-    if term == "boundary":  # a parameter of that name may bound what wraps otherwise
-        return not all(task.periodic) or any(p.name == "boundary" for p in task.parameters)
-    return any(law.kind == term for law in laws_of(task, task.periodic))
-
-
-def edges(gap: Tensor, periodic: tuple[bool, ...], mask: Tensor | None = None) -> Tensor:
-    """Mean square of `(B, *S, C)` on the first and last cells of bounded axes; 0 where all axes wrap."""
-    total = gap.new_zeros(len(gap))
-    for axis, wraps in enumerate(periodic, start=1):
-        if not wraps:
-            both = (0, gap.shape[axis] - 1)
-            ends = torch.stack([gap.select(axis, end) for end in both], 1)
-            total = total + square(ends, None if mask is None else torch.stack([mask.select(axis, e) for e in both], 1))
-    return total
+    return any(law.kind == kind for law in laws_of(task, task.periodic))

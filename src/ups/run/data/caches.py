@@ -36,7 +36,9 @@ def identity(codec: Codec, task: str) -> dict[str, str]:
     held = {name: value.detach().cpu() for name, value in codec.state_dict().items()}
     own = f"statistics.{task}."
     weights = {name: value for name, value in held.items() if not name.startswith("statistics.")}
-    shape = f"{codec.config} {codec.grids[task]} "
+    # Caches on disk also say which encoder it was, from when that was a key of the config.
+    config = f"{str(codec.config).removesuffix(')')}, encoder='grid')"
+    shape = f"{config} {codec.grids[task]} "
     return {
         "codec weights": artifact.digest(weights),
         "codec": shape,
