@@ -31,8 +31,8 @@ class ResidualStageConfig(UnrolledConfig):
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=1e-3))
     """Budget and optimizer."""
     noise: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
-    """Noise added to the tokens of the context, up to so many times what the operator usually misses: then it learns to
-    lead back what has gone astray in a rollout."""
+    """Noise added to the tokens of the context, up to this many times the operator's usual error, so that it learns to
+    correct states that have gone astray in a rollout."""
 
 
 class ResidualStage(BehindOperator):

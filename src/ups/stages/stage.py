@@ -36,9 +36,9 @@ class StageConfig(Config):
     batch: int = Field(default=32, ge=1)
     """Windows per step."""
     batches: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Windows per step of some tasks, by name, in the place of `batch`: fewer where a sample is large."""
+    """`batch` for single tasks, by name: fewer windows where a sample is large."""
     workers: int = Field(default=0, ge=0)
-    """Processes of each rank that build its windows; 0: a thread of its own does."""
+    """Processes per rank that build windows; 0: a thread of the rank builds them."""
 
     def batch_of(self, task: str) -> int:
         """Windows in a step of a task."""
@@ -74,7 +74,7 @@ class UnrolledConfig(StageConfig):
     dropped: ClassVar[Mapping[str, Any]] = {}
 
     unroll: int = Field(default=1, ge=1)
-    """Steps ahead that are trained through."""
+    """Steps of a rollout in each training window."""
 
     @property
     def ahead(self) -> int:
