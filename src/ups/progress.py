@@ -1,4 +1,4 @@
-"""How far something is that takes its time, for whoever shows it."""
+"""Progress: how far the making or fetching of a file is, for whoever displays it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ups bench verify`: a row run again, in its short version or whole, and held against what such runs gave before."""
+"""`ups bench verify`: runs a row again, in short or whole, and compares it with earlier runs of that row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which task and which of its windows a step draws: a pure function of seed, step and rank, in any order, at once."""
+"""Chooses the task and the windows of each training step: a pure function of seed, step and rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training is told and what it tells: TrainConfig, Progress, Outcome, the error of divergence; no torch."""
+"""TrainConfig, Progress, Outcome, DivergenceError: what goes into a training and what comes out; no torch."""
 
 from __future__ import annotations
 

@@ -212,11 +212,11 @@ class RunConfig(Config):
 
     @property
     def context(self) -> int:
-        """Frames that the networks look back on, of the task of which they are most."""
+        """The largest context of any task, in frames."""
         return max(getattr(self.model.part(stage.makes), "context", 1) for stage in STAGES.values())
 
     def looks_back(self, task: str) -> int:
-        """Frames that the networks look back on of a task."""
+        """The context of a task, in frames."""
         parts = [self.model.part(stage.makes) for stage in STAGES.values()]
         return max(part.looks_back(task) if hasattr(part, "looks_back") else 1 for part in parts)
 

@@ -1,4 +1,4 @@
-"""The simulator that a run has left, or one by itself."""
+"""Loads the simulator of a run, or one from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage `codec`: frames to tokens and back, so well that the operator's error and not this one is what remains."""
+"""Stage `codec`: learns frames to tokens and back, so well that what remains is the operator's error."""
 
 from __future__ import annotations
 

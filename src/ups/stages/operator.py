@@ -1,4 +1,4 @@
-"""Stage `operator`: tokens advance by one frame, judged on decoded fields, over one step or a few."""
+"""Stage `operator`: learns to advance tokens by one frame, over one step or a few, judged on decoded fields."""
 
 from __future__ import annotations
 

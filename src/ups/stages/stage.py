@@ -1,4 +1,4 @@
-"""Stage: what is learnt in one part of a run, and the config every stage has."""
+"""Stage: the base of every stage, which trains one part of a simulator; and the config that all stages have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage `steady`: steady states given what drives them, learnt as a distribution around the operator's answer."""
+"""Stage `steady`: learns the distribution of steady states around the operator's prediction."""
 
 from __future__ import annotations
 

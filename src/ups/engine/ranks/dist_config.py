@@ -1,4 +1,4 @@
-"""DistConfig: on how many processes a run trains, and how the model lives on them; no torch."""
+"""DistConfig: how many processes train a run, and how the model is divided among them; no torch."""
 
 from __future__ import annotations
 
