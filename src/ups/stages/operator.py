@@ -43,7 +43,7 @@ class OperatorLoss:
     """The same for the predicted tokens; used alone it is cheap, for nothing is decoded. Without it, nothing controls
     what tokens hold beyond the field, and rollouts drift (model.simulator.reencode helps)."""
     power: Literal["auto"] | float = "auto"
-    """Power of a sample's square error in the two above: 1 is the square, 0.5 its root, as in nRMSE, by which hard
+    """Power of a sample's square error in the two above: 1 is the square, 0.5 its root, as in nRMSE, so that hard
     samples dominate less. auto: 0.5 for all tasks if changes are measured by the sample (model.operator.gauge), else
     1."""
     spectral: float = 0.0
