@@ -25,32 +25,33 @@ SPELLINGS = {
 
 @dataclass(frozen=True)
 class Definition:
-    """A task in the user's words. A self-describing file needs none; arrays need `dims` and `fields`."""
+    """What a user says of a task. Files that describe themselves need none; arrays need `dims` and `fields`."""
 
     name: str = ""
-    """What the task is called; any name."""
+    """The name of the task; any word."""
     title: str = ""
-    """A few words for tables and reports."""
+    """A short title for tables and reports."""
     dims: tuple[str, ...] = ()
-    """The axes of the arrays, in their order: `sample`, `time`, names of the axes of space, `channel`."""
+    """The axes of the arrays, in order: `sample`, `time`, the names of the axes of space, `channel`."""
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What is predicted: channels by field, `{velocity: [u, v], pressure: [p]}`, in the order of the channels."""
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What is given and does not change in time: channels by field, `{force: [fx, fy]}`."""
     datasets: dict[str, str] = field(default_factory=dict)
-    """Where a field, an input, a coordinate or a parameter lies in a file, where its name there is another."""
+    """For a field, input, coordinate or parameter that the file calls otherwise: its name in the file."""
     ignore: tuple[str, ...] = ()
-    """Arrays and attributes of a file, by their names there, that are not read: numbers that are no parameters."""
+    """Arrays and attributes of a file that are not read, by their names there: for example numbers that are not
+    parameters."""
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Ends of the box along an axis; half a cell beyond the outermost coordinates otherwise."""
+    """Ends of the box along an axis; by default half a cell beyond the outermost coordinates."""
     periodic: tuple[str, ...] | None = None
-    """The axes that wrap around; what the file says otherwise, and none where it says nothing."""
+    """The axes that wrap around; by default those that the file names, or none."""
     parameters: dict[str, float | str] = field(default_factory=dict)
-    """Parameters that hold for every sample, in the place of what the file says."""
+    """Parameters that hold for every sample; they replace those of the file."""
     dt: float | None = None
-    """Time between frames, where the file has no times."""
+    """Time between frames, if the file has no times."""
     steady: bool | None = None
-    """Whether each sample is one solution without time."""
+    """Whether each sample is one solution, without time."""
     conserved: tuple[str, ...] | None = None
     """Channels whose mean never changes."""
     positive: tuple[str, ...] | None = None
@@ -58,7 +59,8 @@ class Definition:
     divergence_free: tuple[str, ...] | None = None
     """Vector fields without divergence (in a periodic box)."""
     equation: str = ""
-    """The built-in equation that the data obey, if one; it says the laws and can make more data."""
+    """The built-in equation that the data obey, if there is one. Its laws then hold for them, and it can make more
+    data."""
     mask: str = ""
     """The input that is true (1) where a cell counts and false (0) where there is nothing, such as an obstacle."""
 

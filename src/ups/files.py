@@ -1,4 +1,4 @@
-"""Files written whole or not at all (a draft beside them, flushed, renamed), read by position, hashed, and held."""
+"""Writes files whole or not at all, reads them by position, hashes them, and locks them for one process."""
 
 from __future__ import annotations
 

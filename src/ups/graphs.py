@@ -1,4 +1,4 @@
-"""CUDA graphs: work on a GPU recorded once and replayed, so that nobody waits for its many launches."""
+"""CUDA graphs: records work on a GPU once and replays it, which saves launching its many kernels each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats: where each rank is, in a small mapped file that others can read while the rank runs or hangs."""
+"""Heartbeats: each rank writes where it is to a small mapped file, which others read while it runs or hangs."""
 
 from __future__ import annotations
 

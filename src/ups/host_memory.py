@@ -1,4 +1,4 @@
-"""The memory of this machine: what is left, what limits a process, and when the kernel killed for want of it."""
+"""Reads how much host memory is left, what limits a process, and when the kernel killed one for lack of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch and h5py, imported at their first use: what only reads configs and tasks does not wait for them."""
+"""Imports torch and h5py at their first use, so that commands which only read configs and tasks start fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells that do not count: where the nearest one that does lies, and its value in their place."""
+"""Gives cells that do not count (outside a mask) the value of the nearest cell that does."""
 
 from __future__ import annotations
 

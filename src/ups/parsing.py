@@ -1,4 +1,4 @@
-"""YAML and JSON that nobody vouches for: of bounded size and depth, no key twice, nothing but plain values."""
+"""Parses untrusted YAML and JSON: bounded size and depth, no key twice, nothing but plain values."""
 
 from __future__ import annotations
 

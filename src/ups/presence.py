@@ -1,4 +1,4 @@
-"""Who writes a run: the lock that one process holds, and the sign of life in it that other machines can read."""
+"""Locks a run for the one process that writes it, and keeps a sign of life that other machines can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far something is that takes its time, where a run shows it, and who is told the share of a solution."""
+"""Progress of what takes time: of files, trainings and solutions, and the screen that shows it."""
 
 from __future__ import annotations
 

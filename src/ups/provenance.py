@@ -1,4 +1,4 @@
-"""What a number depends on beside the config: versions, machine, device, git state."""
+"""Records what a result depends on besides the config: versions, machine, device, git state."""
 
 from __future__ import annotations
 

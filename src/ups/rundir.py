@@ -1,4 +1,4 @@
-"""The folder of a run: the only file that knows its paths; it refuses to mix two runs and records how each ended."""
+"""RunDir: the folder of a run and all its paths. Refuses to mix two runs, and records how each run ended."""
 
 from __future__ import annotations
 

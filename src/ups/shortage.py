@@ -1,4 +1,4 @@
-"""Whether an exception or a log says that memory ran out, and whose: the host's or the device's; no torch."""
+"""Tells from an exception or a log whether memory ran out, and whether the host's or the device's; no torch."""
 
 from __future__ import annotations
 

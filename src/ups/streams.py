@@ -1,4 +1,4 @@
-"""Standard output and error that never fail: what cannot be printed is lost, and decides no exit code."""
+"""Standard output and error that never raise: what cannot be printed is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensors that flow through training: Window (what is given and wanted), Condition, LatentState, Losses; tables."""
+"""The tensors that flow through training (Window, Condition, LatentState, Losses), and kept constant tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nouns that flow through the stack: Domain, Field, Param, TaskSpec, Storage, Trajectory."""
+"""Basic types (Domain, Field, Param, TaskSpec, Storage, Trajectory), errors, and helpers to word messages."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from ups.bench import accuracy, ledger
 from ups.bench.accuracy import Request, Way, bench_accuracy
 from ups.bench.beyond import OVER_GRID
 from ups.bench.rows import Budget, Row, check_budget, rows_in
+from ups.bench.variants import Few, InPrecision, Short
 from ups.bench.verify import bench_verify, compared
 from ups.config import load
 from ups.data import open_source
@@ -251,9 +252,9 @@ def test_steps_take_the_place_of_the_clock_in_the_stage_that_has_one(measured: M
         bench_accuracy(dataclasses.replace(request, rows=[both]), str, never)
     with pytest.raises(ConfigError, match="--steps is 0, but nothing is learnt in fewer than 1"):
         check_budget(Budget(steps=0), 1)
-    for other in ({"short": True}, {"trajectories": 16}, {"precision": "bf16"}):
+    for other in (Short(), Few(16), InPrecision("bf16")):
         with pytest.raises(ConfigError, match="--steps is for whole rows, not with --short"):
-            check_budget(Budget(steps=7, **other), 1)
+            check_budget(Budget(steps=7, variant=other), 1)
 
 
 def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> None:
@@ -274,20 +275,20 @@ def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> Non
         assert words.endswith("WORSE than before.")
     file, out = measured.request.ledger, measured.request.out
     with pytest.raises(ConfigError, match="holds no short version of tiny/first; measure one with"):
-        bench_verify(*alone(measured.row), Budget(short=True), file, out, str, never)
+        bench_verify(*alone(measured.row), Budget(variant=Short()), file, out, str, never)
     assert other.kind == "full"
 
 
 @pytest.mark.slow
 def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: Path) -> None:
-    short = Budget(minutes=0.01, short=True)
+    short = Budget(minutes=0.01, variant=Short())
     request = dataclasses.replace(measured.request, budget=short, seeds=1, out=tmp_path, ledger=tmp_path / "l.json")
     assert bench_accuracy(request, str, in_this_process) == Ending.SUCCESS
     said: list[str] = []
     asked = (
         {measured.row.name: measured.row},
         measured.row.name,
-        Budget(short=True),
+        Budget(variant=Short()),
         request.ledger,
         tmp_path,
         said.append,
@@ -303,7 +304,7 @@ def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: 
     asked = (
         {measured.row.name: measured.row},
         measured.row.name,
-        Budget(short=True),
+        Budget(variant=Short()),
         tmp_path / "worse.json",
         tmp_path,
         said.append,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from ups.bench.accuracy import entry_of
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS, over_grid, over_neighbours, trained_values
 from ups.bench.ledger import text_of
 from ups.bench.many import sets_of
-from ups.bench.rows import Budget, Row, beyond, check_budget, chosen
+from ups.bench.rows import Budget, Row, beyond, chosen
+from ups.bench.variants import Few, InPrecision, variant_of
 from ups.config import load
 from ups.data.splits import make_split
 from ups.eval.trajectories import PerTrajectory
@@ -137,19 +139,20 @@ def test_a_row_is_trained_on_few_trajectories_and_judged_on_the_same_whatever_th
     row = table["burgers1d/nu0.01"]
     counts = []
     for few in (16, 256):
-        budget = Budget(minutes=0.5, trajectories=few, start_from=Path("runs/bench/known"))
+        budget = Budget(minutes=0.5, variant=Few(few, Path("runs/bench/known")))
         run = row.run(budget, Path("runs"))
         counts += [outline.counts for outline in outlines(run.data)]
         assert (run.start_from, row.kind(budget)) == ("runs/bench/known", "few")
         assert run.name == f"burgers1d-nu0.01-{few}-trajectories-from-known-0.5min-seed0"
     assert counts == [{"train": 16, "valid": 4, "test": 200}, {"train": 256, "valid": 64, "test": 200}]
-    for budget, words in (
-        (Budget(trajectories=1), "--trajectories is 1"),
-        (Budget(trajectories=8, short=True), "--short"),
-        (Budget(start_from=Path("x")), "add --trajectories"),
-    ):
+    flags: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"trajectories": 1}, "--trajectories is 1"),
+        ({"trajectories": 8, "short": True}, "--short"),
+        ({"start_from": Path("x")}, "add --trajectories"),
+    )
+    for given, words in flags:
         with pytest.raises(ConfigError, match=words):
-            check_budget(budget, 1)
+            variant_of(**given)
 
 
 @pytest.mark.parametrize("name", ["burgers1d/nu0.01", "diffsorp1d", "reacdiff2d", "swe2d"])
@@ -157,7 +160,7 @@ def test_few_or_many_trajectories_are_judged_on_those_of_the_same_ids(name: str,
     """Also where PDEBench's own test part is the last one, which is another for every number of them."""
     judged = []
     for few in (16, 64, 256):
-        (data,) = table[name].run(Budget(trajectories=few), Path("runs")).data.values()
+        (data,) = table[name].run(Budget(variant=Few(few)), Path("runs")).data.values()
         ids = [f"{number:06d}" for number in range(data.samples)]
         split = make_split(ids, data.split.convention, data.split.fractions, data.seed)
         assert (len(split.train), len(split.test)) == (few, 200)
@@ -172,10 +175,10 @@ def test_entries_of_before_keep_their_sums() -> None:
 
 
 def test_a_row_in_another_precision_is_a_run_of_its_own(table: dict[str, Row], tmp_path: Path) -> None:
-    row, budget = table["burgers1d/nu0.01"], Budget(0.5, precision="bf16")
+    row, budget = table["burgers1d/nu0.01"], Budget(0.5, variant=InPrecision("bf16"))
     run = row.run(budget, tmp_path)
     assert {run.stage(stage).train.precision for stage in run.plan} == {"bf16"}
     assert run.name == "burgers1d-nu0.01-bf16-0.5min-seed0"
     assert row.kind(budget) == "precision"
     with pytest.raises(ConfigError, match="--precision is compared on whole rows"):
-        check_budget(Budget(0.5, short=True, precision="bf16"), 1)
+        variant_of(short=True, precision="bf16")

@@ -10,7 +10,8 @@ import pytest
 
 from tiny_rows import in_this_process
 from ups.bench.accuracy import entry_of
-from ups.bench.rows import DEFAULTS, PUBLISHED, ROWS, Budget, Row, check_budget, chosen, defaults, rows_in
+from ups.bench.rows import DEFAULTS, PUBLISHED, ROWS, Budget, Row, beyond, check_budget, chosen, defaults, rows_in
+from ups.bench.variants import Few, InPrecision, Short
 from ups.config import fingerprint, load, unnamed
 from ups.run.config import run_config
 from ups.run.data.outlines import Outline, outlines
@@ -101,10 +102,10 @@ def test_minutes_are_shared_among_the_stages_as_the_row_shares_them(tmp_path: Pa
     config = row.run(Budget(minutes=2, seed=3), tmp_path)
     assert [config.stage(s).train.seconds for s in config.plan] == [None, 90.0, 30.0]
     assert (config.seed, config.name, config.stage("codec").train.steps) == (3, "twice-2min-seed3", 7)
-    short = row.run(Budget(short=True, baselines=("fno",)), tmp_path)
+    short = row.run(Budget(baselines=("fno",), variant=Short()), tmp_path)
     assert [short.stage(s).train.seconds for s in short.plan] == [None, 15.0, 5.0]
     assert (short.data["row"].samples, short.evaluation.baselines) == (400, ("fno",))
-    again = row.run(Budget(short=True, steps={"operator": 11}), tmp_path).stage("operator").train
+    again = row.run(Budget(steps={"operator": 11}, variant=Short()), tmp_path).stage("operator").train
     assert (again.steps, again.seconds) == (11, None)
     text, recipe = row.path.read_text(), row.recipe
     assert recipe == rows_in(tmp_path)["twice"].recipe
@@ -117,6 +118,36 @@ def test_minutes_are_shared_among_the_stages_as_the_row_shares_them(tmp_path: Pa
     (tmp_path / "twice.yaml").write_text(row.path.read_text().replace("seconds", "steps"))
     with pytest.raises(ConfigError, match="no stage has a budget in seconds"):
         rows_in(tmp_path)["twice"].run(Budget(minutes=1), tmp_path)
+
+
+def test_runs_keep_the_names_of_their_folders(rows: dict[str, Row]) -> None:
+    """By which they are resumed: a name that changes has what was measured measured again."""
+    row, far = rows["burgers1d/nu0.01"], beyond(HOME)["beyond/burgers1d"]
+    known = Path("runs/bench/known")
+    for which, budget, kind, name in (
+        (row, Budget(), "full", "burgers1d-nu0.01-2min-seed0"),
+        (row, Budget(2.5, 3), "full", "burgers1d-nu0.01-2.5min-seed3"),
+        (row, Budget(2, steps=700), "full", "burgers1d-nu0.01-2min-700steps-seed0"),
+        (far, Budget(1, baselines=("fno", "uno")), "beyond", "beyond-burgers1d-fno-uno-1min-seed0"),
+        (row, Budget(variant=Short()), "short", "burgers1d-nu0.01-short-0.333333min-seed0"),
+        (row, Budget(1, baselines=("fno",), variant=Short()), "short", "burgers1d-nu0.01-fno-short-1min-seed0"),
+        (
+            row,
+            Budget(steps={"operator": 11}, variant=Short()),
+            "short",
+            "burgers1d-nu0.01-short-0.333333min-11steps-seed0",
+        ),
+        (row, Budget(variant=Few(16)), "few", "burgers1d-nu0.01-16-trajectories-2min-seed0"),
+        (
+            row,
+            Budget(0.5, baselines=("fno",), variant=Few(16, known)),
+            "few",
+            "burgers1d-nu0.01-fno-16-trajectories-from-known-0.5min-seed0",
+        ),
+        (row, Budget(0.5, variant=InPrecision("bf16")), "precision", "burgers1d-nu0.01-bf16-0.5min-seed0"),
+        (far, Budget(seed=2, variant=InPrecision("tf32")), "precision", "beyond-burgers1d-tf32-3min-seed2"),
+    ):
+        assert (which.kind(budget), which.folder_name(budget)) == (kind, name)
 
 
 def test_what_is_no_row_or_no_budget_is_one_sentence(rows: dict[str, Row], tmp_path: Path) -> None:

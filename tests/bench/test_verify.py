@@ -12,6 +12,7 @@ from ups.bench import verify
 from ups.bench.ledger import Entry, text_of
 from ups.bench.rows import ROWS, Budget, Row, rows_in
 from ups.bench.seeds import Spread, common_spread, further_seed, pairs_expected
+from ups.bench.variants import Short
 from ups.bench.verify import bench_verify, comparable, compared, digests_of
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
@@ -56,7 +57,7 @@ def test_a_worse_row_does_not_pass_because_a_hasty_one_was_worse_too(
         asked = (
             {row.name: row},
             row.name,
-            Budget(device="cpu", short=True),
+            Budget(device="cpu", variant=Short()),
             tmp_path / "ledger.json",
             tmp_path / "runs",
             said.append,
@@ -209,7 +210,7 @@ def test_a_short_version_is_run_anew_without_baselines_and_its_data_are_not_kept
         return endings.pop(0)
 
     def verified(device: str) -> int:
-        budget = Budget(device=device, short=True, baselines=("linear",))
+        budget = Budget(device=device, variant=Short(), baselines=("linear",))
         return bench_verify(*alone(row), budget, tmp_path / "ledger.json", tmp_path / "runs", said.append, carry)
 
     assert verified("cpu") == 3

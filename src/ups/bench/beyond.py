@@ -1,4 +1,4 @@
-"""What a run says beyond its test part: errors on finer grids and between trained parameters, as ratios."""
+"""Computes from a judged run its errors on finer grids and between trained parameters, as ratios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables beyond that of accuracy: finer grids, parameters between, long rollouts, many tasks, few data, compute."""
+"""Tables besides accuracy: finer grids, parameters in between, long rollouts, many tasks, few data, compute."""
 
 from __future__ import annotations
 

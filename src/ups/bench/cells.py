@@ -1,4 +1,4 @@
-"""What tables are made of: runs that belong together, their numbers and ratios as words, lines with commands."""
+"""Makes the cells of tables: which runs belong together, their numbers and ratios as text, and their commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ups bench engine`: its loop over a bare one, its protections on over off, a save in the background, two ranks."""
+"""`ups bench engine`: times the training loop against a bare one, without protections, saving, and on two ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ups bench growth`: how a step grows with cells, tokens, samples, parameters and tasks, and a start with its data."""
+"""`ups bench growth`: how step time grows with cells, tokens, samples, parameters, tasks; start time with data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a run takes from its command to its first step, as the samples on disk grow; first, and on known data."""
+"""Times a run from its command to its first step for growing data sets: its first run on them, and the next."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ups.bench.rows import Kind, Published
+from ups.bench.rows import Published
+from ups.bench.variants import Kind
 from ups.config import Config
 from ups.files import has_its_sum, sum_of, write_named
 from ups.parsing import encoded, read_record

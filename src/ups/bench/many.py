@@ -1,4 +1,4 @@
-"""One simulator for many rows of the table, held against the rows alone: its table, and what that says in sentences."""
+"""Compares one simulator trained on many rows of the table with those rows alone, as a table and in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benches measured as files: the numbers, and what they depend on."""
+"""Writes what a benchmark measured to a JSON file, with the device and versions that it depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ups bench rollout`: what laws and draws cost in a rollout, and its speed over an FNO's and over the own solver's."""
+"""`ups bench rollout`: the cost of laws and draws in a rollout, and its speed against an FNO and the solver."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from ups.bench.variants import Kind, Variant, Whole
 from ups.config import Config, fingerprint, load
-from ups.engine.train import Precision
 from ups.parsing import read_record
 from ups.run.config import RunConfig, run_config
 from ups.types import ConfigError, check_known
@@ -19,11 +19,6 @@ ROWS, PUBLISHED = Path("configs/rows"), Path("benchmarks/published.yaml")
 BEYOND = Path("configs/beyond")  # rows of what lies beyond the table
 DEFAULTS = Path(__file__).with_name("defaults.json")  # values of keys that rows leave out, as entries were measured by
 BASE = "base"  # how the names of files begin that rows are based on
-SHORT_SECONDS = 20.0  # of training, in the short version of a row
-SHORT_PART = 10  # one in so many of a row's samples is in its short version, but no fewer than
-SHORT_LEAST = 100
-FEW_TEST = 200  # trajectories that a simulator is judged on that was trained on few
-Kind = Literal["full", "short", "beyond", "few", "precision"]
 
 
 class Published(Config):
@@ -55,21 +50,16 @@ class PublishedTable(Config):
 
 @dataclass(frozen=True)
 class Budget:
-    """How a row is run: minutes of training (its own by default), from which seed, on which device (its own by
-    default), beside which baselines. `short`: on a part of the data, for 20 s. `steps`: so many, of the stage that is
-    trained by the clock or of each that is named; minutes then only say beside which runs it stands. `trajectories`:
-    trained on so many, from the simulator of the run `start_from` where one is named. `precision`: that of every stage,
-    not the row's own."""
+    """How a row is run: minutes of training (the variant's or its own by default), from which seed, on which device
+    (its own by default), beside which baselines, and in which variant. `steps`: so many, of the stage that is trained
+    by the clock or of each that is named; minutes then only say beside which runs it stands."""
 
     minutes: float | None = None
     seed: int = 0
     device: str | None = None
     baselines: tuple[str, ...] = ()
-    short: bool = False
     steps: int | Mapping[str, int] | None = None
-    trajectories: int | None = None
-    start_from: Path | None = None
-    precision: Precision | None = None
+    variant: Variant = field(default_factory=Whole)
 
 
 @dataclass(frozen=True)
@@ -108,11 +98,7 @@ class Row:
 
     def kind(self, budget: Budget) -> Kind:
         """What a run of it is called in the ledger."""
-        if budget.trajectories is not None:
-            return "few"
-        if budget.precision is not None:
-            return "precision"
-        return "short" if budget.short else "beyond" if self.beyond else "full"
+        return "beyond" if self.beyond and isinstance(budget.variant, Whole) else budget.variant.kind
 
     def run(self, budget: Budget, out: Path, name: str = "") -> RunConfig:
         """The config of one run of it. Minutes are shared among the stages as its file shares them."""
@@ -126,37 +112,19 @@ class Row:
             changes["evaluation.baselines"] = list(budget.baselines)
         if budget.device is not None:
             changes["device"] = budget.device
-        for label, data in self.config.data.items():
-            if budget.device is not None:
-                changes[f"data.{label}.device"] = budget.device
-            if budget.short:
-                fewer = max(min(SHORT_LEAST, data.samples), data.samples // SHORT_PART)
-                changes[f"data.{label}.samples"] = fewer
-            if budget.trajectories is not None:
-                parts = (budget.trajectories, max(4, budget.trajectories // 4), FEW_TEST)
-                changes[f"data.{label}.samples"] = sum(parts)
-                changes[f"data.{label}.split.fractions"] = [part / sum(parts) for part in parts]
-                # The first are the same whatever comes behind them; the last would be others for every number.
-                changes[f"data.{label}.split.convention"] = "pdebench-first"
-        if budget.start_from is not None:
-            changes["start_from"] = str(budget.start_from)
-        if budget.precision is not None:
-            changes |= {f"{stage}.train.precision": budget.precision for stage in self.config.plan}
-        return load(run_config(), self.path, changes)
+            changes |= {f"data.{label}.device": budget.device for label in self.config.data}
+        return load(run_config(), self.path, {**changes, **budget.variant.changes(self.config)})
 
     def minutes_of(self, budget: Budget) -> float:
         """The minutes of training that a budget means for it."""
-        if budget.short:
-            return SHORT_SECONDS / 60 if budget.minutes is None else budget.minutes
-        return self.minutes if budget.minutes is None else budget.minutes
+        if budget.minutes is not None:
+            return budget.minutes
+        return self.minutes if budget.variant.minutes is None else budget.variant.minutes
 
     def folder_name(self, budget: Budget) -> str:
         """The name of a run of it, other ones for other seeds, minutes and versions."""
-        words = [*self.name.split("/"), *budget.baselines, "short" if budget.short else "", budget.precision or ""]
-        words += [f"{budget.trajectories}-trajectories"] if budget.trajectories is not None else []
-        words += [f"from-{budget.start_from.name}"] if budget.start_from is not None else []
-        words += [f"{self.minutes_of(budget):g}min", *(f"{steps}steps" for steps in self.steps_of(budget).values())]
-        return "-".join([*filter(None, words), f"seed{budget.seed}"])
+        words = [*self.name.split("/"), *budget.baselines, *budget.variant.words, f"{self.minutes_of(budget):g}min"]
+        return "-".join([*words, *(f"{steps}steps" for steps in self.steps_of(budget).values()), f"seed{budget.seed}"])
 
     def command(
         self,
@@ -251,13 +219,5 @@ def check_budget(budget: Budget, seeds: int) -> None:
     if isinstance(budget.steps, int):
         if budget.steps < 1:
             raise ConfigError(f"--steps is {budget.steps}, but nothing is learnt in fewer than 1.")
-        if budget.short or budget.trajectories is not None or budget.precision is not None:
+        if not isinstance(budget.variant, Whole):
             raise ConfigError("--steps is for whole rows, not with --short, --trajectories, --precision; leave it out.")
-    if budget.trajectories is not None and budget.trajectories < 2:
-        raise ConfigError(f"--trajectories is {budget.trajectories}, but nothing is learnt from fewer than 2.")
-    if budget.trajectories is not None and budget.short:
-        raise ConfigError("--short is for verifying rows, and not with --trajectories; leave one of both out.")
-    if budget.start_from is not None and budget.trajectories is None:
-        raise ConfigError("--start-from is compared with training anew on as many; add --trajectories N.")
-    if budget.precision is not None and (budget.short or budget.trajectories is not None):
-        raise ConfigError("--precision is compared on whole rows, without --short and --trajectories; leave one out.")

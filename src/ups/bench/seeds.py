@@ -1,4 +1,4 @@
-"""What several seeds of a row say of one more."""
+"""Predicts from several seeds of a row where one more seed will lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ups bench verify`: a row run again, in its short version or whole, and held against what such runs gave before."""
+"""`ups bench verify`: runs a row again, in short or whole, and compares it with earlier runs of that row."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ups.bench.accuracy import Carry, carry_out, entry_of, require_gpu, require_
 from ups.bench.cells import shown, steps_of, timed_steps
 from ups.bench.rows import Budget, Row, check_budget, chosen
 from ups.bench.seeds import LEAST, Spread, further_seed, spread_of
+from ups.bench.variants import Short
 from ups.rundir import RunDir
 from ups.types import OURS, ConfigError, counted
 from ups.verdict import FINISHED
@@ -31,31 +32,32 @@ def bench_verify(
     say: Callable[[str], None],
     carry: Carry = carry_out,
 ) -> int:
-    """0 where one of the rows, or its short version where the budget is `short`, trained for the steps that it took
+    """0 where one of the rows, or its short version where the budget says so, trained for the steps that it took
     before, is as good as it was; 1 where it is worse, and 3 where it did not come to its end."""
     (row,) = chosen(rows, (name,), False)
     check_budget(budget, 1)
+    short = isinstance(budget.variant, Short)
     last, same = earlier(row, budget, file)
     require_gpu(row, budget, say)
     steps = {stage: training.steps for stage, training in last.stages.items()}
     budget = replace(budget, steps=steps, minutes=last.minutes, baselines=())
-    which = "short" if budget.short else "whole"
+    which = "short" if short else "whole"
     config = row.run(budget, out, name=f"verify-{row.name.replace('/', '-')}-{which}-seed{budget.seed}")
     place = RunDir(Path(config.out) / config.name)
     require_room(config)
     ending = carry(config, "begin" if place.known() is None else "overwrite")
     if ending not in FINISHED:
-        what = "its short version" if budget.short else "the run"
+        what = "its short version" if short else "the run"
         say(f"{row.name}: {what} did not come to its end ({ending.name}), so nothing is known of it.")
         return NOT_RUN
     entry = entry_of(place, row, budget, {"source": ""})
     shutil.rmtree(place.cache("data"), ignore_errors=True)
     if digests_of(entry) != digests_of(last):
         say(f"{row.name}: its data are not those of the entry to the bit, as of another device or version.")
-    spread = None if budget.short or row.beyond else spread_of(rows, ledger.read(file))
+    spread = None if short or row.beyond else spread_of(rows, ledger.read(file))
     passed, words = compared(entry, same, spread)
     again = f"ups bench accuracy {row.name} --short --seed {budget.seed}"
-    again = again if budget.short else row.command(last.minutes, steps=timed_steps(row, last), seed=budget.seed)
+    again = again if short else row.command(last.minutes, steps=timed_steps(row, last), seed=budget.seed)
     say(f"{words} `{again}` records it." if passed and BETTER in words else words)
     return PASSED if passed else FAILED
 
@@ -63,17 +65,17 @@ def bench_verify(
 def earlier(row: Row, budget: Budget, file: Path) -> tuple[ledger.Entry, list[ledger.Entry]]:
     """The run whose steps are taken again, and all that it is held against: of whole rows those of the tables. A
     ConfigError where there is none by today's recipe."""
-    what, again = "whole run", row.command(row.minutes)
-    if budget.short:
+    what, again, short = "whole run", row.command(row.minutes), isinstance(budget.variant, Short)
+    if short:
         what, again = "short version", f"ups bench accuracy {row.name} --short"
     known = [entry for entry in ledger.read(file) if (entry.row, entry.kind) == (row.name, row.kind(budget))]
     same = [entry for entry in known if entry.recipe == row.recipe]
-    runs = comparable(same) if budget.short else shown(same, row)
+    runs = comparable(same) if short else shown(same, row)
     if not runs:
         which = f"a {what} of {row.name}, but by another recipe" if known else f"no {what} of {row.name}"
         which = f"no {what} of {row.name} of half its minutes" if same else which
         raise ConfigError(f"{file}: holds {which}; measure one with `{again}`.")
-    return runs[-1] if budget.short else runs[0], runs
+    return runs[-1] if short else runs[0], runs
 
 
 def digests_of(entry: ledger.Entry) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The bundle: checked before any work, made beside its place, and there as a whole or not at all."""
+"""Makes the bundle: checks everything before any work, builds it beside its place, publishes it as a whole."""
 
 from __future__ import annotations
 

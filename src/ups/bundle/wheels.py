@@ -1,4 +1,4 @@
-"""Wheels: that of this very package, one that stands for a package that is elsewhere, and slim copies of others."""
+"""Writes wheels: of this package, empty ones for packages that are there already, and slim copies of others."""
 
 from __future__ import annotations
 

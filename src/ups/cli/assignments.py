@@ -1,4 +1,4 @@
-"""Words of the command line that hold several numbers: NAME=VALUE pairs, and shares."""
+"""Parses command-line words that hold several numbers: NAME=VALUE pairs, and shares."""
 
 from __future__ import annotations
 

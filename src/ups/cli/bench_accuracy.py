@@ -90,10 +90,11 @@ def bench_accuracy(
         from ups.bench.accuracy import bench_accuracy as job
         from ups.bench.ledger import LEDGER
         from ups.bench.rows import Budget, chosen, home, known_rows
+        from ups.bench.variants import variant_of
 
     baselines = tuple(name for name, wanted in (("fno", fno), ("uno", uno)) if wanted)
-    budget = Budget(minutes, seed, device, baselines, short, steps, trajectories, start_from, precision)
     wanted = chosen(known_rows(rows), names, all_rows)
+    budget = Budget(minutes, seed, device, baselines, steps, variant_of(short, trajectories, start_from, precision))
     place = ledger or home() / LEDGER
     return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=say))
 
@@ -135,9 +136,10 @@ def bench_verify(
     with waiting("getting ready"):
         from ups.bench.ledger import LEDGER
         from ups.bench.rows import Budget, home, known_rows
+        from ups.bench.variants import variant_of
         from ups.bench.verify import bench_verify as job
 
-    budget = Budget(seed=seed, device=device, short=not whole)
+    budget = Budget(seed=seed, device=device, variant=variant_of(short=not whole))
     return job(known_rows(rows), row, budget, ledger or home() / LEDGER, out, say)
 
 

@@ -1,4 +1,4 @@
-"""`ups launch`: a run on this machine's background, a cluster or a rented machine; asked after, and stopped."""
+"""`ups launch`: runs in the background, on a cluster or on a rented machine; asks after jobs, and stops them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ups launch vast` and `ups launch reap`: a rented machine, and the watchdog of all that were rented."""
+"""`ups launch vast` and `ups launch reap`: runs on rented machines, and gives back those that should be gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine of `ups launch` does with its words: check, render, print or submit, and write down."""
+"""Checks a job of `ups launch`, renders it, prints or submits it, and records it; the same for every engine."""
 
 from __future__ import annotations
 

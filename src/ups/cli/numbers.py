@@ -1,4 +1,4 @@
-"""Whole numbers on the command line: what is not one is refused, where the parser would cut 1.5 down to 1."""
+"""Whole numbers on the command line: refuses 1.5, which the parser would cut down to 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ups runs`, `show`, `logs`, `watch`, `leaderboard`, `compare`: what there is to say of runs, from their folders."""
+"""`ups runs`, `show`, `logs`, `watch`, `leaderboard`, `compare`: show runs, from their folders alone."""
 
 from __future__ import annotations
 

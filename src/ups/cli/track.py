@@ -1,4 +1,4 @@
-"""`ups track`: trackers are sent what they have missed of a run, or the whole of it."""
+"""`ups track`: sends trackers what they have missed of a run, or all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's life: it takes its seat under the supervisor, does its part of the run, and leaves with the right word."""
+"""The program of a rank: joins its supervisor, does its part of the run, and exits with the right code."""
 
 from __future__ import annotations
 

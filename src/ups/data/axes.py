@@ -1,4 +1,4 @@
-"""Axes of space and time: whether coordinates are uniform, the box around them, and what stands in for missing ones."""
+"""Checks coordinates of space and time: are they uniform, what box is around them, what replaces missing ones."""
 
 from __future__ import annotations
 

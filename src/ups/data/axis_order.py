@@ -1,4 +1,4 @@
-"""Sources of one task whose axes of space stand in another order: they are matched by name, never by place."""
+"""Matches the axes of space by name where sources of one task have them in another order."""
 
 from __future__ import annotations
 

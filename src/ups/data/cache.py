@@ -1,4 +1,4 @@
-"""The latent cache of one part of a task: tokens a frozen codec made of its frames; refused if made of others."""
+"""Reads a latent cache: the tokens that a frozen codec made of one part of a task. Refuses one of other data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks around latent caches: of those who build one, and of those who read one that is published."""
+"""Locks latent caches while they are built, and while published ones are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files hold, as SHA-256: of all of a file, or of samples of a large one; remembered while nobody touches it."""
+"""Computes the SHA-256 of data files (of large ones by samples), and remembers it until a file is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the frames of samples were taken: lengths, and the time between frames where it is not always the same."""
+"""Clock: how many frames each sample has, and the time between them where it varies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What float32, in which all is read, cannot tell apart: fields that hardly vary beside their size, and parameters."""
+"""Finds fields and parameters that vary too little for float32, the type in which all data are read."""
 
 from __future__ import annotations
 

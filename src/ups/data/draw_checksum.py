@@ -1,4 +1,4 @@
-"""A checksum of the windows a rank really drew: those of all ranks add up to the checksum of the order itself."""
+"""A checksum of the windows that a rank drew; the sum over all ranks must be that of the planned order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trajectories that are there twice, whole or cut in time, and those that go on where another ends; by their frames."""
+"""Finds trajectories that are stored twice, cut in time, or go on where another ends, by hashes of frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an HDF5 file may not do: point to other files, or claim far more numbers than it can hold."""
+"""Refuses HDF5 files that point to other files, or that claim far more numbers than they can hold."""
 
 from __future__ import annotations
 

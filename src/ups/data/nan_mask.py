@@ -1,4 +1,4 @@
-"""Cells in which there is nothing: NaN in places that never change becomes an input channel, `mask`."""
+"""Turns NaN in places that never change into an input channel, `mask`, which says which cells count."""
 
 from __future__ import annotations
 

@@ -9,14 +9,15 @@ from ups.types import DataError, Domain, counted
 
 @dataclass(frozen=True)
 class Reduction:
-    """Every `time`-th frame from `start` on and every `space`-th cell of each axis, as PDEBench reduces its files."""
+    """Keep every `time`-th frame from `start` on and every `space`-th cell of each axis, as PDEBench reduces its
+    files."""
 
     time: int = 1
-    """Every so many frames."""
+    """Keep every n-th frame."""
     space: int = 1
-    """Every so many cells of each axis."""
+    """Keep every n-th cell of each axis."""
     start: int = 0
-    """The first frame that is used."""
+    """The first frame that is kept."""
 
     def __post_init__(self) -> None:
         if self.time < 1 or self.space < 1 or self.start < 0:

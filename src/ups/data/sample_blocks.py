@@ -1,4 +1,4 @@
-"""Many samples read at once: in blocks of rows that lie beside each other in a file, by threads, to a GPU; moments."""
+"""Reads many samples at once, in blocks of neighbouring rows and by threads; computes their moments."""
 
 from __future__ import annotations
 

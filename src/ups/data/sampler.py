@@ -1,4 +1,4 @@
-"""Which task and which of its windows a step draws: a pure function of seed, step and rank, in any order, at once."""
+"""Chooses the task and the windows of each training step: a pure function of seed, step and rank."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Mix:
     """How often the tasks of a run are drawn; one task per step, the same on every rank."""
 
     policy: Literal["uniform", "proportional", "temperature", "weights", "error"] = "uniform"
-    """uniform: in turns; proportional: by windows n; temperature: n^(1/T); weights: as given; error: by
-    validation's."""
+    """uniform: in turns; proportional: by the number of windows n; temperature: by n^(1/T); weights: as given; error:
+    in proportion to the last validation errors."""
     temperature: float = 2.0
-    """T of the policy temperature: 1 is proportional, large is uniform."""
+    """T of policy temperature: 1 is proportional, a large T uniform."""
     weights: dict[str, float] = field(default_factory=dict)
-    """Numbers of the policy weights, by task; 0 leaves a task out."""
+    """Weights of policy weights, by task; 0 leaves a task out."""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0 or not math.isfinite(self.temperature):

@@ -1,4 +1,4 @@
-"""Source and Reader: the contract of every file format; trajectories read lazily, and what was noticed on opening."""
+"""Source and Reader: the interface of every file format; trajectories are read lazily, opening notes problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a path is that no reader takes, and which command takes it."""
+"""Explains what a path is that no reader takes, and which command takes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units that files name: one unit in any of its spellings is one, and files of one task that differ are refused."""
+"""Compares units in any spelling, and refuses files of one task whose units differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other views of a source: trajectories cut in time; some with mirror images; of a task as a user defines it."""
+"""Views of a source: cut in time, with mirror images added, or as a task that the user defines."""
 
 from __future__ import annotations
 

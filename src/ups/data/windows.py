@@ -1,4 +1,4 @@
-"""Windows over trajectories: which frames of which samples make batch number n, as a pure function of n."""
+"""Windows: cuts training batches out of trajectories; batch n is a pure function of n."""
 
 from __future__ import annotations
 
@@ -181,7 +181,8 @@ class Windows:
             yield from whole([part], self._before(part), self.batches.get(part.task.name, self.size), self.cells)
 
     def _before(self, part: Samples) -> int:
-        """True frames before those of a part that are validated: the context, where none would be left after more."""
+        """True frames shown before the validated ones of a part: `given`, or the context where `given` would leave no
+        frame."""
         return self.given if bool((part.lengths > self.given).any()) else self._back(part)
 
     def _back(self, part: Samples) -> int:

@@ -1,4 +1,4 @@
-"""A rank that is killed under the real supervisor and launcher: `… supervise FOLDER RANKS` watches, `… rank` is one."""
+"""Kills a rank under the real supervisor: `… supervise FOLDER RANKS` watches ranks, `… rank` is one."""
 
 from __future__ import annotations
 

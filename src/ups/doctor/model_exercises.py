@@ -1,4 +1,4 @@
-"""What ranks do with a config's own model: run the whole of it, or some of its modules alone on captured inputs."""
+"""Runs a config's own model on ranks: the whole of it, or single modules on captured inputs."""
 
 from __future__ import annotations
 

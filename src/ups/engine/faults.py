@@ -1,4 +1,4 @@
-"""Faults on purpose: a plan that strikes where a rank says it is, through the seam that real faults take too."""
+"""Injects faults on purpose: a plan strikes when a rank comes to a certain phase and step."""
 
 from __future__ import annotations
 

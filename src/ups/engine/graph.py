@@ -1,4 +1,4 @@
-"""Keeping a GPU busy: a step as two CUDA graphs, windows built ahead, a host not too far ahead."""
+"""Keeps a GPU busy: runs steps as two CUDA graphs, builds windows ahead, bounds how far the host runs ahead."""
 
 from __future__ import annotations
 

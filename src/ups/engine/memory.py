@@ -1,4 +1,4 @@
-"""What a training step costs, found without computing it: live storages, FLOPs and bytes moved on fake tensors."""
+"""Counts the memory, FLOPs and traffic of a training step on fake tensors, without computing it."""
 
 from __future__ import annotations
 

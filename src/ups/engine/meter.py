@@ -1,4 +1,4 @@
-"""What a training measures of itself: losses summed on the device, seconds by phase, memory at the peak."""
+"""Measures a training: losses summed on the device, seconds per phase, peak memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Muon: momentum made orthogonal before it moves a matrix; all matrices of one shape are turned at once."""
+"""Muon: makes momentum orthogonal before it moves a matrix, for all matrices of one shape at once."""
 
 from __future__ import annotations
 

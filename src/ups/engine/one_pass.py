@@ -1,4 +1,4 @@
-"""Large weights on a GPU: AdamW, clipping and the average go through memory together, once."""
+"""AdamW for large weights on a GPU: update, clipping and average in one pass over memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moves the weights: parameter groups, AdamW and Muon as one object, the schedule, clipping, the EMA."""
+"""What updates the weights: parameter groups, AdamW and Muon, learning-rate schedule, clipping, average."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request to stop: SIGTERM and SIGUSR1 raise a flag that ranks put to their next vote, or end lone work at once."""
+"""Requests to stop: SIGTERM and SIGUSR1 set a flag for the ranks' next vote, or end work nobody waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory probe: before the first step, the microbatch that fits every kind of window with memory to spare."""
+"""Probes, before the first step, which microbatch fits every kind of window with memory to spare."""
 
 from __future__ import annotations
 

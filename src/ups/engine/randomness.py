@@ -1,4 +1,4 @@
-"""The state of every global random generator of a process: taken, put back, or started anew for another rank."""
+"""Saves and restores the state of all global random generators, or derives a new one for another rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the training loop asks of others: a Stage to learn, Batches to learn from, Trackers to tell."""
+"""The interfaces of the training loop: Stage (what is learnt), Batches (its data), Tracker (where numbers go)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TrainingState: where a training is, in numbers that outlive its process; no torch."""
+"""TrainingState: the numbers of a training that a checkpoint keeps; no torch."""
 
 from __future__ import annotations
 

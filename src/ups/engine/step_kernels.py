@@ -1,4 +1,4 @@
-"""A step of AdamW on a GPU with what stands beside it: clipping, weights and their average in one pass over memory."""
+"""GPU kernels of an AdamW step: clipping, update and average of the weights in one pass over memory."""
 
 # Several tensors a launch, whose addresses are arguments: nothing is copied to the GPU, so that a graph can hold it.
 

@@ -1,4 +1,4 @@
-"""What a training is told and what comes of it: TrainConfig, Outcome, the error of divergence; no torch."""
+"""What goes into a training and what comes out: TrainConfig, Outcome, DivergenceError; no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class DivergenceError(UpsError):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How long and how a stage is trained. `steps` and `seconds` are budgets, and the one used up first ends it."""
+    """How long and how a stage is trained. `steps` and `seconds` are budgets; training ends when one of them is used
+    up."""
 
     # How often is logged and saved, and how windows arrive. Not `drift_every`: all ranks of all machines compare then.
     incidental: ClassVar[frozenset[str]] = frozenset(
@@ -29,67 +30,68 @@ class TrainConfig:
     )
 
     steps: int | None = None
-    """Optimizer steps; None: only the seconds count; 0: nothing is learnt."""
+    """Optimizer steps; null: only `seconds` counts; 0: nothing is learnt."""
     seconds: float | None = None
-    """Wall time of training; validations are counted apart. None: only the steps count."""
+    """Wall time of training, without validations. null: only `steps` counts."""
     lr: float = 1e-3
-    """The highest learning rate; 3e-4 … 3e-3 for small models."""
+    """The highest learning rate; 3e-4 … 3e-3 are good for small models."""
     weight_decay: float = 1e-4
-    """Decoupled; never on norms, biases, embeddings and scales."""
+    """Decoupled weight decay; never applied to norms, biases, embeddings and scales."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon: for the matrices between hidden layers, AdamW for the rest: fewer steps to the same error, at about
-    twice the learning rate."""
+    """muon: Muon for the matrices between hidden layers and AdamW for the rest; needs fewer steps to the same error, at
+    about twice the learning rate."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's."""
+    """AdamW's two decay rates."""
     warmup: float = 0.05
-    """Part of the budget in which the learning rate rises."""
+    """Share of the budget during which the learning rate rises."""
     min_lr: float = 0.01
-    """The learning rate's floor, as a part of `lr`; not with `halvings`, which have none."""
+    """The learning rate at the start and at the end, as a share of `lr`; with `halvings` only at the start."""
     halvings: int = 0
-    """In the place of the cosine that leads to the floor: the learning rate is halved so often, evenly; 0: never."""
+    """Instead of decaying as a cosine, the learning rate is halved this many times, at even intervals; 0: cosine."""
     ema: float = 0.999
-    """Decay of the averaged weights, which are those validated and kept; 0: no average."""
+    """Decay of the averaged weights, which are the ones that are validated and kept; 0: no average."""
     clip: float = 1.0
-    """Largest norm of all gradients together; 0: no clipping."""
+    """Largest norm of all gradients together; 0: gradients are not clipped."""
     microbatch: int | None = None
-    """Most samples in memory at once; the batch is split and its gradients averaged."""
+    """The most samples in memory at once; a larger batch is split and its gradients are averaged."""
     precision: Precision = "fp32"
-    """On a GPU, tf32: matrix products round their factors to 10 bits; bf16: autocast; weights and moments stay fp32."""
+    """On a GPU. tf32: matrix products round their factors to 10 bits; bf16: autocast. Weights and moments stay fp32."""
     graph: Literal["auto"] | bool = "auto"
-    """On a GPU the step as CUDA graphs, on any number of ranks with strategy ddp: if possible, always (on), never
+    """On a GPU, run the step as CUDA graphs (strategy ddp, any number of ranks): if possible (auto), always (on), never
     (off)."""
     compile: bool = False
-    """torch.compile of the module, minutes at first."""
+    """Use torch.compile, which takes minutes at the start."""
     activations: Literal["keep", "recompute"] = "keep"
-    """recompute: less memory, a third more time; no CUDA graph then."""
+    """recompute: takes less memory and a third more time, and excludes CUDA graphs."""
     validate_every: Literal["auto"] | int | float = "auto"
-    """Steps if an integer, else a part of the budget; 0: only at the end; auto: one to ten times, evenly over the
-    budget, as often as takes at most a tenth of the time."""
+    """Steps between validations if an integer, a share of the budget if a fraction; 0: only at the end; auto: one to
+    ten times, evenly spread, so that they take at most a tenth of the time."""
     validate_first: bool = False
-    """Also before the first step: weights that start well are kept if none are better."""
+    """Validate before the first step too, and keep those weights if none are better later."""
     log_every: int = 50
-    """Most steps between two lines of the log; slow steps are logged every two seconds."""
+    """The most steps between two lines of the log; slow steps are logged every two seconds."""
     checkpoint_steps: int | None = None
-    """Steps between checkpoints."""
+    """Steps between checkpoints; null: only `checkpoint_seconds` counts."""
     checkpoint_seconds: float | None = 300.0
-    """Seconds between checkpoints."""
+    """Seconds between checkpoints; null: only `checkpoint_steps` counts."""
     max_failed_saves: int = 2
-    """Checkpoints in a row that could not be saved before the run stops, rather than train on for nothing."""
+    """The run stops when this many checkpoints in a row could not be saved."""
     drift_every: int = 200
-    """Steps between two proofs that all ranks hold the same weights; 0: only when saving."""
+    """Steps between two checks that all ranks hold the same weights; 0: only when saving."""
     on_drift: Literal["stop", "mend"] = "stop"
-    """When ranks hold different weights or moments: stop, naming who is wrong, so that the run can go on from the last
-    checkpoint to the bits of an undisturbed one; or, with strategy ddp on three or more ranks, let the one that differs
-    take over what the others hold, once, and go on: the gradients it has given since the fault stay in the weights."""
+    """What to do when ranks hold different weights or moments. stop: name the rank that differs and stop; the run then
+    continues from the last checkpoint exactly as if undisturbed. mend (strategy ddp, three or more ranks): once, the
+    rank that differs takes over what the others hold, and training continues; gradients that it gave since the fault
+    stay in the weights."""
     straggler: float = 0.25
-    """A rank whose own work takes this part longer than the median rank's, for long enough, is named; 0: never."""
+    """Name a rank whose own work takes this share longer than the median rank's for long enough; 0: never."""
     max_bad: int = 10
-    """Steps in a row that may be skipped for a non-finite loss or gradient."""
+    """Steps in a row that may be skipped because a loss or gradient is not finite."""
     prefetch: int = 2
-    """Windows built ahead by a thread; 0: each when it is needed."""
+    """Windows that a thread builds ahead; 0: each is built when it is needed."""
     seed: int = 0
-    """Of what losses draw (noise, mirror images), mixed with the seed of the run, which alone decides the order of
-    windows."""
+    """Seed of what losses draw (noise, mirror images), combined with the seed of the run, which alone decides the order
+    of windows."""
 
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:

@@ -1,4 +1,4 @@
-"""The blocks a module names (`shard_units`), changes to a module that can be undone, and its arguments changed."""
+"""Finds the blocks of a module (`shard_units`), compiles or recomputes them, and undoes such changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BASELINES: what stands beside ours, by name: networks that are trained for the same time; imports no torch."""
+"""BASELINES: the models that ours are compared with, by name; imports no torch."""
 
 from __future__ import annotations
 

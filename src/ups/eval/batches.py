@@ -1,4 +1,4 @@
-"""The batches of an evaluation: what is predicted together, and measured while the next is predicted."""
+"""Groups windows into batches to predict, and measures each batch while the next is predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning curves, read from the log of a run without what a resume took back."""
+"""Reads learning curves from the log of a run, without the steps that a resume has repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a task and each of its fields are learnt: better than forecasts that know nothing of their physics."""
+"""Decides whether a task and its fields are learnt: better than forecasts that know nothing of the physics."""
 
 from __future__ import annotations
 

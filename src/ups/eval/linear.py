@@ -1,4 +1,4 @@
-"""A linear model of neighbouring cells: what least squares alone make of the data, as a stage and a predictor."""
+"""A linear model of neighbouring cells, fitted by least squares, as a stage and a predictor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two predictors differ on the same trajectories: differences in pairs, with intervals that keep their word."""
+"""Tests whether two predictors differ on the same trajectories: paired differences with intervals."""
 
 from __future__ import annotations
 

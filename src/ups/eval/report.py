@@ -1,4 +1,4 @@
-"""What a run has to say: every number as a record in results.json, and a page that shows and judges them."""
+"""Report: the numbers of a run as records in results.json, and a page that shows and judges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of files: what may be shown of them, what identifies them, and which name a file gets on this disk."""
+"""Addresses of files: hides their secrets, tells two addresses apart, and names the file on this disk."""
 
 from __future__ import annotations
 

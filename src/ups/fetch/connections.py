@@ -1,4 +1,4 @@
-"""The pieces of one version of a file, fetched over several connections, each as often as it takes."""
+"""Fetches the pieces of one version of a file over several connections, and retries each one."""
 
 from __future__ import annotations
 

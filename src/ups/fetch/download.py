@@ -1,4 +1,4 @@
-"""One file from elsewhere to its place: in pieces, of one version, verified, renamed at last."""
+"""Downloads one file to its place: in pieces of one version, verified, renamed at last."""
 
 from __future__ import annotations
 

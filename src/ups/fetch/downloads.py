@@ -1,4 +1,4 @@
-"""The folder of data that configs name by address: where each lands, whether it is there, and fetching it once."""
+"""The folder of data that configs name by address: where each lies, is it complete, fetching it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user wants from elsewhere, by name or address: which files these are, whether they fit, and fetching them."""
+"""Plans what a user wants from elsewhere, by name or address: which files, do they fit on the disk; fetches them."""
 
 from __future__ import annotations
 

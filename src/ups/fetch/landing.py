@@ -1,4 +1,4 @@
-"""Where a fetched file lands: its place, its lock, and the receipt of what is known of it."""
+"""Landing: the place of a fetched file, its lock, and the receipt of what is known of it."""
 
 from __future__ import annotations
 

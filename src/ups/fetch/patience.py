@@ -1,4 +1,4 @@
-"""How long a fetch waits and how often it tries again: back-off with jitter, and what a server asks for."""
+"""Decides how long a fetch waits and how often it retries: back-off with jitter, and Retry-After."""
 
 from __future__ import annotations
 

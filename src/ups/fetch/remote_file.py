@@ -1,4 +1,4 @@
-"""What a fetch asks of a place where files lie, whatever it is: facts of a file, and pieces of it."""
+"""RemoteFile: the interface of a file elsewhere, which gives its facts and its pieces; and LocalFile."""
 
 from __future__ import annotations
 

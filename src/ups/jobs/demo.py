@@ -1,4 +1,4 @@
-"""The demo: three small data sets made from nothing and checked, one simulator trained on all, an ensemble of one."""
+"""The demo: makes and checks three small data sets, trains one simulator on all, then one that draws ensembles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether data obey the equation that is claimed for them, on a few trajectories looked at closely."""
+"""Tests on a few trajectories whether data obey the equation that is claimed for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the relative paths of a run's config are found: from here, or from the directory in which it was started."""
+"""Finds the directory from which a config's relative paths count: this one, or where its run was started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case: what is done to a run, and what must come of it; the stages and steps of a lab run."""
+"""Case: what is done to a run, and what must come of it; the stages and steps of a lab run."""
 
 from __future__ import annotations
 

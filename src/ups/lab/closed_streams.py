@@ -1,4 +1,4 @@
-"""Pipes whose reader leaves, full devices, closed streams and terminals that hang up: what a run prints to."""
+"""Cases in which output fails: readers that leave, full devices, closed streams, terminals that hang up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers: a second run in namespaces of its own that shares memory files, or even the path, with the first."""
+"""Cases of a second run, in its own namespaces, that shares memory files, or even the path, with the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What disks and people do to checkpoints."""
+"""Damages the newest checkpoint of a run, as disks and people do."""
 
 from __future__ import annotations
 

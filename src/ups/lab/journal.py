@@ -1,4 +1,4 @@
-"""The journal of a lab: every finished case is a line on disk, and the same command goes on after the last."""
+"""The journal of a lab: writes a line for every finished case, and continues after the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lab adds to a rank: places for faults that no heartbeat names, and a record of every sample trained on."""
+"""Hooks in a rank for the lab: places for faults that no heartbeat names, and a record of every sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers: what a user asks a simulator in arrays: rollouts, ensembles, searches, solutions; answered in kind."""
+"""Answers: what users ask of a simulator with arrays: rollouts, ensembles, searches and solutions."""
 
 from __future__ import annotations
 

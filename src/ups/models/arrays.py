@@ -1,4 +1,4 @@
-"""Arrays that users hold, numpy, torch or xarray of several shapes, to frames `(B, K, *S, C)`, and answers in kind."""
+"""Turns users' arrays (numpy, torch, xarray) into frames `(B, K, *S, C)`, and answers into the same kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The block of both cores: a mixer between tokens, local mixing beside it, an MLP, all driven by the condition."""
+"""The block of both cores: mixing between all tokens, mixing of neighbours, an MLP; modulated by a condition."""
 
 from __future__ import annotations
 

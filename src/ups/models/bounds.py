@@ -1,4 +1,4 @@
-"""The weights of a file bound the model that may be built for them: what its header asks for is not believed."""
+"""Refuses an artifact whose header asks for a far larger model than its weights."""
 
 from __future__ import annotations
 

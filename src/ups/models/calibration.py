@@ -1,4 +1,4 @@
-"""Calibration: members of an ensemble, stretched around the rollout without draws to be as wide as it is wrong."""
+"""Calibration: stretches the members of an ensemble around the plain rollout until spread fits error."""
 
 from __future__ import annotations
 

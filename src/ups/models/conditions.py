@@ -1,4 +1,4 @@
-"""What drives a step besides the state: parameters, time between frames, boundary, box and task, as one vector."""
+"""Conditioner: embeds as one vector what drives a step: parameters, time step, boundary, box and task."""
 
 from __future__ import annotations
 

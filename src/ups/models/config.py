@@ -17,7 +17,8 @@ FORECASTER = "operator"
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """A codec. It loses nothing of the grid as long as dim ≥ channels · patch^n; good values have it so."""
+    """A codec. It loses nothing of a frame as long as dim ≥ channels · patch^n, n being the number of axes of space;
+    choose values for which that holds."""
 
     dim: int = 64
     """Numbers per token."""
@@ -72,37 +73,39 @@ class NetworkConfig:
 
     core: str = _explained(
         "transformer",
-        "The network, a name out of CORES: transformer (all blocks on one grid) or unet (halves the grid, and back).",
+        "The network: transformer (all blocks on one grid) or unet (halves the grid, and doubles it again).",
     )
     mixing: Literal["attention", "fourier"] = _explained(
         "fourier",
-        "How tokens far apart meet: attention (within windows in the unet), or the first Fourier modes of each axis.",
+        "How tokens far apart act on each other: by attention (in the unet within windows), or by the first Fourier "
+        "modes of each axis.",
     )
     size: Literal["tiny", "small", "base", "large"] = _explained(
         "tiny",
-        "A name out of SIZES; width, depth and heads below change one of its numbers.",
+        "A named set of width, depth and heads; these keys replace single ones of it.",
     )
     width: int | None = _explained(None, "Numbers per token inside the network.")
-    depth: int | None = _explained(None, "Blocks.")
-    heads: int | None = _explained(None, "Heads of attention.")
+    depth: int | None = _explained(None, "Number of blocks.")
+    heads: int | None = _explained(None, "Heads of attention, or of Fourier mixing.")
     kernel: int = _explained(5, "Reach of the local convolution, in tokens; odd.")
     modes: int = _explained(16, "Fourier modes kept per axis, where mixing is fourier.")
     norm: Literal["token", "field"] = _explained(
         "field",
-        "What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places).",
+        "What is normalised together: each token by itself, or the whole field of a sample, which keeps differences of "
+        "amplitude between places.",
     )
     levels: int = _explained(2, "unet: how often the grid is halved.")
-    growth: float = _explained(1.5, "unet: by what the width grows each time.")
+    growth: float = _explained(1.5, "unet: the factor by which the width grows each time.")
     windows: tuple[int, int, int] = _explained((16, 8, 4), "unet: tokens per window axis in 1D, 2D and 3D.")
     param_waves: int = _explained(
         0,
-        "Sines and cosines of a parameter's value that are heard besides the value: more tell close values apart, 0 "
-        "interpolates best between trained values.",
+        "How many sines and cosines of a parameter's value the network gets besides the value: more of them tell close "
+        "values apart, none (0) interpolates best between trained values.",
     )
     own_layers: bool = _explained(
         False,
-        "Each task has its own first, last and conditioning layer of each block; all else is shared. For tasks that "
-        "disturb each other; one that is new begins with the mean of the others.",
+        "Give each task its own first, last and conditioning layer in every block; all else is shared. For tasks that "
+        "disturb each other. A task that is added later starts from the mean of the others.",
     )
     # What a key meant before it was there, where its default is another now.
     formerly: ClassVar[Mapping[str, Any]] = {"param_waves": 3}
@@ -144,9 +147,9 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class OperatorConfig(NetworkConfig):
-    """A latent operator. Good values: the defaults on a laptop, those of `configs/rows` on a GPU. All have a
-    `transformer` core with Fourier mixing. A `unet` core with attention takes time in proportion to its tokens
-    (docs/speed.md), where that of a `transformer` grows with their square; its accuracy has not been measured."""
+    """A latent operator. Good values: the defaults on a laptop, those of `configs/rows` on a GPU. All of these have a
+    `transformer` core with Fourier mixing. With attention, the time of a `unet` core grows in proportion to its tokens
+    (docs/speed.md) and that of a `transformer` with their square; the accuracy of a `unet` has not been measured."""
 
     section: ClassVar[str] = "operator"
     formerly: ClassVar[Mapping[str, Any]] = {
@@ -159,23 +162,26 @@ class OperatorConfig(NetworkConfig):
     by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven", "carried")
 
     context: int = 1
-    """Frames of context the operator sees."""
+    """Frames of context that the operator sees."""
     memoryless: tuple[str, ...] = ()
-    """Tasks of which it sees the last frame alone, though others are given more: where a frame says all of the next,
-    the errors of those before it do not go on, and it learns from the first frames of a trajectory too."""
+    """Tasks that get one frame of context whatever `context` says. Good where one frame determines the next: errors in
+    earlier frames then do no harm, and training uses the first frames of each trajectory too."""
     gauge: Literal["auto", "task", "sample"] = "auto"
-    """What a step's change is measured in. task: the usual one of its task. sample: that times how uneven and how much
-    in motion the sample's last frame is; good for states that decay. With one frame of context it cannot move a uniform
-    state; use task there. auto: sample for tasks with several frames in sight, task with one."""
+    """The unit in which the change of a step is measured. task: the usual change of the task. sample: that, times how
+    uneven and how much in motion the sample's last frame is; good for states that decay. With one frame of context,
+    `sample` cannot change a uniform state; use `task` there. auto: `sample` for tasks with several frames of context,
+    `task` for those with one."""
     driven: tuple[str, ...] = ()
-    """Tasks whose change is measured by the task whatever `gauge` says: states that become uniform and still move."""
+    """Tasks excluded from `gauge: sample` (also where auto chooses it), because their states become uniform and still
+    change (reactions)."""
     carried: Literal["auto"] | Mapping[str, tuple[str, ...]] = "auto"
-    """The parameters of a task that carry states along, as a wind does, and do nothing else: along axes that wrap,
-    states are moved in proportion to them and to time, with speeds found in the data and trained further. The network
-    changes what is left, and is not told the speed. auto: those of which an equation says so itself."""
+    """Parameters, by task, that carry states along, as a wind does, and do nothing else. States are first shifted along
+    periodic axes, in proportion to these parameters and to the time step, at speeds that are fitted to the data and
+    trained further. The network predicts what is left and is not given these parameters. auto: the parameters that a
+    built-in equation names itself."""
     carried_by: Literal["cells", "tokens"] = "cells"
-    """Whose waves move what is carried: those of the cells, where tokens hold as many numbers as their patches, or
-    those of the tokens, which know nothing finer than a patch."""
+    """What is shifted: the cells, where tokens hold as many numbers as the cells of their patch (elsewhere the tokens),
+    or always the tokens, which resolve nothing finer than a patch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,14 +200,14 @@ class OperatorConfig(NetworkConfig):
 
 @dataclass(frozen=True)
 class ResidualConfig(NetworkConfig):
-    """The flow that draws what the operator misses."""
+    """The flow that draws what the operator misses, for ensembles."""
 
     section: ClassVar[str] = "residual"
 
     norm: Literal["token", "field"] = "token"
-    """What the norms measure: each token, or the whole field of a sample."""
+    """What is normalised together: each token by itself, or the whole field of a sample."""
     steps: int = 2
-    """Steps from noise to a draw, each of two evaluations of the network."""
+    """Steps from noise to a draw; each evaluates the network twice."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -211,13 +217,13 @@ class ResidualConfig(NetworkConfig):
 
 @dataclass(frozen=True)
 class SteadyConfig(NetworkConfig):
-    """The flow that draws steady states around the operator's answer."""
+    """The flow that draws steady states around the operator's prediction."""
 
     section: ClassVar[str] = "steady"
     dropped: ClassVar[Mapping[str, Any]] = {**NetworkConfig.dropped, "passes": 1}
 
     steps: int = 2
-    """Steps from noise to a draw, each of two evaluations of the network."""
+    """Steps from noise to a draw; each evaluates the network twice."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,7 +233,7 @@ class SteadyConfig(NetworkConfig):
 
 @dataclass(frozen=True)
 class ConsistencyConfig:
-    """The student that draws in one step what the flow draws in several. Its network is like its teacher's."""
+    """The student that draws in one step what the flow draws in several. Its network has the shape of its teacher's."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +243,7 @@ class CriticConfig(NetworkConfig):
     section: ClassVar[str] = "critic"
 
     norm: Literal["token", "field"] = "token"
-    """What the norms measure: each token, or the whole field of a sample."""
+    """What is normalised together: each token by itself, or the whole field of a sample."""
 
 
 def _names(guard: Any) -> Any:
@@ -254,17 +260,20 @@ class SimulatorConfig:
     """How a simulator runs."""
 
     guard: Annotated[bool | tuple[str, ...], BeforeValidator(_names)] = True
-    """Repair each frame so that the laws of its task hold, and go on from the repaired one: all laws, none, or those
-    named: by name (mass, momentum, energy, density …) or kind (conserved, positive, range, divergence, boundary)."""
+    """Repair each frame so that it obeys the laws of its task, and continue from the repaired one: all laws (true),
+    none (false), or a list of them by name (mass, momentum, energy, density …) or kind (conserved, positive, range,
+    divergence, boundary)."""
     reencode: bool = False
-    """Encode each decoded frame again before the next step, instead of carrying the tokens on."""
+    """Encode each decoded frame again before the next step, instead of passing the tokens on."""
     shifts: int = 1
-    """Copies of a state, each moved by another part of a patch along the axes that wrap, over which a step is averaged:
-    errors fall, and marks of the patches with them; a step costs as many. Not of tasks that are given fields."""
+    """Average each step over this many copies of the state, shifted by fractions of a patch along periodic axes. Lowers
+    errors and patch artefacts; a step costs that many times as much. No effect on steady tasks and tasks with
+    inputs."""
     images: bool | Literal["exchange"] = False
-    """Average each step over all mirror images and turns of the state, where the equation knows no direction: errors
-    fall; in a square eight times the work. exchange: only x and y, for grids with walls that are no mirror image of
-    themselves. Draws of steady problems are not averaged, and transient tasks with inputs are left as they are."""
+    """Average each step over the mirror images of the state and, in a square, its turns, where the equation has no
+    preferred direction. Lowers errors; in a square a step costs eight times as much. exchange: exchange only x and y.
+    No effect on time-dependent tasks with inputs and on draws of steady tasks. docs/howto-simulate.md compares it with
+    the other keys for mirror images."""
 
     def __post_init__(self) -> None:
         if self.shifts < 1:

@@ -1,4 +1,4 @@
-"""Steps averaged over moved, mirrored and turned copies of a state: places and directions of the grid tell less."""
+"""Averages a step over shifted, mirrored and turned copies of the state."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _refined(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space
 
 
 def _peaks(before: Tensor, after: Tensor, axes: Sequence[int]) -> Tensor:
-    """By how many boxes each state is moved along the axes to be most like the one after it, `(B, axes)`, in whole
+    """The shift of each state along the axes, `(B, axes)` in boxes, that makes it most like the one after it; to whole
     tokens."""
     along = [axis + 1 for axis in axes]
     a, b = (torch.fft.fftn(x.double(), dim=along) for x in (before, after))
@@ -143,8 +143,9 @@ def _peaks(before: Tensor, after: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def _between(drive: Tensor, ways: Tensor) -> Tensor:
-    """The speeds `(P, axes)` by which most of `drive (B, P)` has gone its way `(B, axes)`; single ones that went
-    elsewhere count little, as a wave does that looks the same from one crest to the next."""
+    """Fits speeds `(P, axes)` so that `drive (B, P)` times them is near the shifts `ways (B, axes)`, by least absolute
+    deviations (reweighted least squares): wrong shifts, as of waves that look alike from crest to crest, count
+    little."""
     ways = ways.to(drive.dtype)
     weights = torch.ones_like(ways)
     for _ in range(20):
@@ -158,9 +159,8 @@ def _between(drive: Tensor, ways: Tensor) -> Tensor:
 
 
 def _beyond(drive: Tensor, ways: Tensor) -> Tensor:
-    """The speeds `(P, axes)` by which most of `drive (B, P)` has gone its way `(B, axes)` and any number of boxes more:
-    the best of a grid of them, in which few enough states are compared to be quick, and what lies between from there.
-    """
+    """Fits speeds `(P, axes)` to shifts `ways (B, axes)` that are known but for whole boxes: takes the best of a grid
+    of speeds, for which it compares few states, and improves it."""
     ways, few = ways.to(drive.dtype), slice(None, None, math.ceil(len(drive) / 64))
     tried = torch.cartesian_prod(*[torch.linspace(-REACH, REACH, 16 * REACH + 1, dtype=drive.dtype)] * drive.shape[1])
     tried = tried.reshape(-1, drive.shape[1])
@@ -172,8 +172,8 @@ def _beyond(drive: Tensor, ways: Tensor) -> Tensor:
 
 
 def _likeness(before: Tensor, after: Tensor, axis: int) -> Tensor:
-    """Of each wave along an axis but the uniform one, `(B, waves)` complex: what two states have in common, beside all
-    that they have. Its real part is greatest where one is moved onto the other."""
+    """The cross-spectrum of two states along an axis over the norms of both, `(B, waves)` complex, without the uniform
+    wave. The sum of its real part is greatest where one state is shifted onto the other."""
     a, b = (torch.fft.rfft(x.double(), dim=axis).movedim(axis, 1).flatten(2)[:, 1:] for x in (before, after))
     size = (a.abs().square().sum((1, 2)) * b.abs().square().sum((1, 2))).sqrt()
     alike: Tensor = (a.conj() * b).sum(2) / size.clamp_min(torch.finfo(size.dtype).tiny).unsqueeze(1)
@@ -183,8 +183,8 @@ def _likeness(before: Tensor, after: Tensor, axis: int) -> Tensor:
 
 
 def _scanned(likeness: Tensor, drive: Tensor, tokens: int) -> Tensor:
-    """The speed, a part of a token apart from others, with which states that are driven so, `(B,)`, are most alike. One
-    speed is looked for among all: of waves alone, single states would not tell which crest has become which."""
+    """The one speed at which states that are driven so, `(B,)`, are most alike together, out of many that differ by a
+    part of a token. Looks at all states at once: alone, one could not tell which crest has become which."""
     tried = torch.arange(-2 * tokens, 2 * tokens + 1, dtype=drive.dtype) / (4 * tokens * drive.abs().max())
     tried = tried[tried.abs().argsort()]  # of those that are all alike the slowest
     alike = torch.stack([(likeness * _turns(x * drive, tokens)[:, 1:].conj()).real.sum() for x in tried])
@@ -192,7 +192,7 @@ def _scanned(likeness: Tensor, drive: Tensor, tokens: int) -> Tensor:
 
 
 def _nearer(likeness: Tensor, drive: Tensor, ways: Tensor, tokens: int) -> Tensor:
-    """How much faster to drive, `(P,)`, for states that are moved by `ways (B,)` to be more alike: Newton's step."""
+    """Newton's step for the speeds, `(P,)`: how much faster makes states that are shifted by `ways (B,)` more alike."""
     angles = _angles(tokens, ways.dtype, ways.device)[1:]
     alike = likeness * _turns(ways, tokens)[:, 1:].conj()
     slope, bend = -(angles * alike.imag).sum(1), (angles.square() * alike.real.abs()).sum(1)

@@ -1,4 +1,4 @@
-"""Draws: the noise of each member of an ensemble, the same whoever is drawn beside it; members stacked in kind."""
+"""Draws: the noise of each member of an ensemble, the same whoever is drawn beside it; and members stacked."""
 
 from __future__ import annotations
 

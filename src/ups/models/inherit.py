@@ -1,4 +1,4 @@
-"""A simulator that goes on from another: what both have is taken over, what only the new tasks need starts neutral."""
+"""Copies into a new simulator what an old one knows; what only the new tasks need starts neutral."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def same_networks(new: Simulator, old: Simulator) -> None:
 
 
 def _of_both(named: Collection[str], new: Simulator, old: Simulator) -> list[str] | dict[str, list[str]]:
-    """What a key that names tasks, or parameters of tasks, says of those that both know, as configs say it."""
+    """The part of a key that concerns tasks which both simulators know: which of these tasks it names; where it names
+    parameters by task, those of them that `new` has."""
     tasks = [task for task in old.codec.tasks if task in new.codec.tasks and task in named]
     if not isinstance(named, Mapping):
         return tasks

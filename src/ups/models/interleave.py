@@ -1,4 +1,4 @@
-"""A grid some times finer than that of picked cells that was trained on is that many such grids, one in the other."""
+"""Runs a simulator on a grid k times finer than its own, split into interleaved grids of trained spacing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users hold in xarray: dimensions by their names to the order of frames, and answers with names again."""
+"""Turns xarray objects into frames by the names of their dimensions, and answers into xarray again."""
 
 from __future__ import annotations
 

@@ -161,8 +161,8 @@ class LatentOperator(TokenNetwork):
         return drift
 
     def increments(self, z: Tensor, condition: Condition, dt: Tensor, drift: Drift | None) -> Tensor:
-        """What each frame of `z (B, K, *G, D)` but the first differs by from the one before it, `dt (B, K - 1)` apart,
-        carried as parameters carry it: `(B, K - 1, *G, D)`."""
+        """Each frame of `z (B, K, *G, D)` but the first, minus the one before it: `(B, K - 1, *G, D)`. With a `drift`,
+        the earlier frame is first shifted as far as the parameters carry it in `dt (B, K - 1)`."""
         if drift is None or not dt.shape[1]:
             return z.diff(dim=1)
         params = self._winds(condition)

@@ -1,4 +1,4 @@
-"""Part: what every network of a simulator has in common, whatever it does."""
+"""Part: the base of every network of a simulator."""
 
 from __future__ import annotations
 

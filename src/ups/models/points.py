@@ -1,4 +1,4 @@
-"""Values of frames between the cells of their grid, and in cells that do not count."""
+"""Interpolates frames between the cells of their grid, and fills cells that do not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user asks of a rollout beside arrays: parameters, points, time steps and boundary, each checked."""
+"""Checks what a user asks of a rollout besides arrays: parameters, points, time steps and boundary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search: compute spent on a rollout; of several draws at each step those go on that look least wrong."""
+"""Search: draws several candidates at each step of a rollout, and goes on from those that look least wrong."""
 
 from __future__ import annotations
 

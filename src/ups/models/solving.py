@@ -1,4 +1,4 @@
-"""Steady states beyond the network: the equations behind a window, and fields refined until they solve them."""
+"""Refines predicted steady states by iterations until they solve their equations to a tolerance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stepping: what a simulator does in one step of a window: advance → refine → decode → guard → carry on."""
+"""Stepping: makes the steps of a rollout, each advance → refine → decode → guard → carry on."""
 
 from __future__ import annotations
 

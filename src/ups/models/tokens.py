@@ -1,4 +1,4 @@
-"""TokenNetwork: what every part that works on tokens is made of; a condition in, a number for each token out."""
+"""TokenNetwork: the base of every part that works on tokens: tokens and a condition in, numbers per token out."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ class TokenNetwork(Part):
 
 
 class StepNetwork(TokenNetwork):
-    """A network on one step of the operator: three numbers for each of a token's, in units of what is usually missed of
-    a task in a step, `scale (D,)`, and of what changes in it, `change (D,)`."""
+    """The base of networks that correct or judge one step of the operator. Three grids of tokens enter, in units of
+    what is usually missed of a task in a step, `scale (D,)`, or of what usually changes in it, `change (D,)`."""
 
     rows: ClassVar[tuple[str, ...]] = ("scale", "change", "conditioner.task")
     scale: Tensor

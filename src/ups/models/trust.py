@@ -1,4 +1,4 @@
-"""Trust: how far a rollout can be believed, step by step, told from the spread of draws, from laws and from time."""
+"""Estimates the error of a rollout at each step from the spread of draws, broken laws and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps of fields with axes and colour bars: what stands still is drawn once, and the fields of a frame are put in."""
+"""Draws maps of fields with axes and colour bars: the frame of a map once, then the field of each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each equation claims of its data: sums of derivatives of densities, with the coefficients a fit can find."""
+"""The balance laws that data of each equation must obey, with the coefficients that a fit can find."""
 
 from __future__ import annotations
 

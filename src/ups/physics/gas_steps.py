@@ -1,4 +1,4 @@
-"""Steps of a gas on a GPU by kernels of our own: what they work in, and in which order they are launched."""
+"""Steps a gas on a GPU by kernels of our own: their working memory, and the order of their launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which laws hold for a task: the one answer that generation, validation, training and roll-outs share."""
+"""Decides which laws hold for a task; generation, validation, training and rollouts all ask here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The range of values that a field starts from, as a law: it never widens (the maximum principle)."""
+"""InitialRange, the maximum principle as a law: a field never leaves the range of its initial values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Viscous shocks resolved: Burgers' equation by Fourier modes, each sample on the grid and with the step it needs."""
+"""Solves Burgers' equation with resolved shocks by Fourier modes; each sample has its own grid and step."""
 
 from __future__ import annotations
 

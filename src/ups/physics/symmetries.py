@@ -1,4 +1,4 @@
-"""Mirror images and turns of samples: where an equation knows no direction, each of them is a sample again."""
+"""Mirrors and turns samples of equations without a preferred direction."""
 
 from __future__ import annotations
 

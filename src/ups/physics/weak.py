@@ -1,4 +1,4 @@
-"""The weak form of an equation between two frames: what a prediction leaves over of its balances, for a loss."""
+"""The weak form of an equation between two frames, as a loss: the residual that a prediction leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run will be, known before any of it is there; one that could not come to its end is refused here."""
+"""Checks, before any work, what a run will be; refuses one that could not come to its end."""
 
 from __future__ import annotations
 

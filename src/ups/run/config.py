@@ -40,29 +40,31 @@ class EvalConfig(Config):
     """How the simulator is judged."""
 
     protocol: Literal["A", "B", "C", "D", "G"] = "A"
-    """The published protocol; its context is replaced by the operator's where they differ, and the label says so."""
+    """The published protocol. Its context is replaced by the operator's if they differ, and the label says so."""
     given: int | None = Field(default=None, ge=1)
-    """True frames before those that are validated and judged; null, or fewer than the networks look back on: as many.
-    Simulators that look back differently far are judged on the same frames by it."""
+    """True frames shown before a judged rollout starts; at least the context, and null means the context. Set it to
+    compare simulators of different context on the same frames."""
     baselines: tuple[str, ...] = ()
-    """Made of the same data, fno and uno in the same time (they need the extra `baselines`), linear in seconds."""
+    """Models to compare with, trained on the same data: fno and uno for as long as ours (they need the extra
+    `baselines`), linear in seconds."""
     zero_shot: tuple[Annotated[int, Field(ge=2)], ...] = ()
-    """Finer grids to judge on, as multiples of the trained resolution: 2 is twice the cells per axis."""
+    """Finer grids to judge on, as multiples of the trained resolution: 2 has twice the cells per axis."""
     unseen: dict[str, tuple[dict[str, float | str], ...]] = Field(default_factory=dict)
-    """Other parameters to judge at, by task, for example `{burgers1d: [{nu: 0.02}]}`."""
+    """Other parameter values to judge at, by task, for example `{burgers1d: [{nu: 0.02}]}`."""
     samples: int = Field(default=16, ge=2)
-    """Trajectories that are made for each, where the run's own file has none on such a grid; also of `horizon`."""
+    """Trajectories that are made for each of `unseen`, and of `zero_shot` if the run's file has no such grid; also how
+    many `horizon` uses."""
     apart: bool = False
-    """Each set of parameters in the test part is also judged by itself, where a task has several."""
+    """Also judge each set of parameters in the test part by itself, where a task has several."""
     horizon: int | None = Field(default=None, ge=2)
-    """Rollouts from `samples` test trajectories for so many times the judged frames: do they stay bounded and keep
+    """Also roll out `samples` test trajectories for this many times the judged frames: do they stay bounded and keep
     their laws?"""
     ensemble: int = Field(default=16, ge=0)
-    """Members of the ensembles that are judged where a part draws (stages residual, steady); 0: none."""
+    """Members of each ensemble that is judged, if a part can draw (stages residual, steady); 0: no ensembles."""
     search: tuple[Annotated[int, Field(ge=1, le=256)], ...] = (1, 4, 8)
-    """Draws in each step of the searches that are judged where a critic was trained; none: `[]`."""
+    """Draws per step in the searches that are judged, if a critic was trained; `[]`: no searches."""
     tolerance: float = Field(default=1e-6, ge=1e-10, lt=1)
-    """The relative residual to which predicted steady states are refined where their equations are known."""
+    """The relative residual down to which predicted steady states are refined, if their equations are known."""
 
     def given_to(self, context: int) -> int:
         """True frames before a rollout of a simulator that looks back on `context`."""
@@ -103,20 +105,21 @@ class EvalConfig(Config):
 
 
 class CacheConfig(Config):
-    """The latent cache: what the frozen codec makes of the training data, encoded once and read from disk."""
+    """The latent cache: training data encoded once by the frozen codec, then read from disk."""
 
     incidental = frozenset({"folder", "rebuild", "readers"})
 
     use: bool = False
-    """Train the operator on encoded windows; with fp32 the losses are the same to the bit."""
+    """Train the operator on cached tokens. With dtype fp32 the losses are the same to the bit."""
     dtype: TokenFormat = "fp32"
-    """How tokens are stored: fp32, or half the size as bf16 or fp16, with the rounding said in the manifest."""
+    """How tokens are stored: as fp32, or in half the space as bf16 or fp16; the manifest then tells the rounding
+    error."""
     folder: str | None = None
-    """Where caches lie, for example on a fast scratch disk; `cache/latents` of the run's folder by default."""
+    """Where caches are kept, for example on a fast scratch disk; by default `cache/latents` in the run's folder."""
     rebuild: bool = False
-    """Replace a cache that is damaged or was made of other weights or data, instead of refusing it."""
+    """Replace a cache that is damaged or was made from other weights or data, instead of refusing it."""
     readers: int = Field(default=2, ge=1)
-    """Threads that read ahead while it is built."""
+    """Threads that read ahead while the cache is built."""
 
 
 class RunConfig(Config):
@@ -135,38 +138,38 @@ class RunConfig(Config):
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda or cuda:N."""
     dist: DistConfig = Field(default_factory=DistConfig)
-    """On how many processes it trains, and how the model lives on them."""
+    """How many processes train the run, and how the model is divided among them."""
     limits: Limits = Field(default_factory=Limits)
     """How long a process may stand still before it counts as hung, and how often a run is started again."""
     data: dict[str, DataConfig] = Field(default_factory=dict)
     """Data sets, by a name of your choice."""
     data_from: str | None = None
-    """A run folder: data that it has made, and that this run would make alike, are taken from there (as further names
-    of the same files). `ups sweep` uses it."""
+    """A run folder. Data that it has made and that this run would make identically are linked from there instead of
+    being made again. `ups sweep` uses it."""
     mix: Mix = Field(default_factory=Mix)
     """How often each task is drawn in training."""
     cache: CacheConfig = Field(default_factory=CacheConfig)
-    """Whether stages that see tokens are trained from a latent cache, and where that lies."""
+    """Whether stages that learn from tokens are trained from a latent cache, and where it is kept."""
     start_from: str | None = None
-    """A run folder or a simulator to train further: its tasks keep what they know, and new ones are added."""
+    """A run folder or a simulator to train further: its tasks keep what they have learnt, and new ones are added."""
     plan: tuple[str, ...] = ("codec", "operator")
-    """The stages, in the order in which they are trained; each has a section of its own name."""
+    """The stages, in the order in which they are trained; each has a section of the same name."""
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
-    """Where the run is shown beside metrics.jsonl, which is always written: `[csv, tensorboard, wandb, mlflow]`."""
+    """Where else the log of the run is shown: `[csv, tensorboard, wandb, mlflow]`. metrics.jsonl is always written."""
     second_copy: str | None = None
-    """A folder, best on another disk, for a second copy of the newest checkpoint of each stage. It is taken when that
+    """A folder, best on another disk, for a second copy of the newest checkpoint of each stage. It is used if the one
     in the run's folder is damaged or gone."""
     sync: str | None = None
-    """A store, such as s3://bucket/runs, to which checkpoints, logs, verdict, simulator and report are copied as they
-    become final. A machine that lacks the run's folder brings it back from there with --resume."""
+    """A store, such as s3://bucket/runs, to which checkpoints, logs, verdict, simulator and report are copied as soon
+    as they are final. A machine that lacks the run's folder restores it from there with --resume."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The networks."""
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
     """How the simulator is judged."""
     gates: dict[str, str | dict[str, float]] = Field(default_factory=dict)
-    """What the results must keep: by task, upper bounds on metrics of the evaluation, on `over_persistence` and on how
-    much laws are broken; as `champion`, a run that no task may be worse than. {burgers1d: {nrmse: 0.1, mass: 1.0e-5},
-    champion: runs/best}. Docs: howto-gates.md."""
+    """What the results must reach: by task, upper bounds on metrics of the evaluation, on `over_persistence` and on how
+    far laws are broken; under `champion`, a run that must not be significantly better on any task.
+    {burgers1d: {nrmse: 0.1, mass: 1.0e-5}, champion: runs/best}. Docs: howto-gates.md."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process, which makes the class anew."""
@@ -209,11 +212,11 @@ class RunConfig(Config):
 
     @property
     def context(self) -> int:
-        """Frames that the networks look back on, of the task of which they are most."""
+        """The largest context of any task, in frames."""
         return max(network.context for network in self._networks)
 
     def looks_back(self, task: str) -> int:
-        """Frames that the networks look back on of a task."""
+        """The context of a task, in frames."""
         return max(network.looks_back(task) for network in self._networks)
 
     @property

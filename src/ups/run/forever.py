@@ -1,4 +1,4 @@
-"""A run that goes on by itself: begun or resumed, tried again after what time may mend, requeued by its scheduler."""
+"""Keeps a run going: begins or resumes it, retries after failures that may pass, has its scheduler requeue it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator that a run has left, or one by itself; and the config that it was begun with."""
+"""Loads the simulator of a run, or one from a file; and the config that a run was begun with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The windows of a training and their order: logged per epoch, and led by validation where the mix asks for it."""
+"""The windows that a stage is trained on, and a log of their order; validation errors lead it if the mix says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes before the first step: the data, then a look at the machine and whether the run can fit on it."""
+"""Prepares the data before the first step, then checks the machine and whether the run fits on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a run's folder could be deleted to make room, and what of it that would give."""
+"""Says what could be deleted from a run's folder, and how much room that would free."""
 
 from __future__ import annotations
 

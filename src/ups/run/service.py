@@ -1,4 +1,4 @@
-"""A run as a systemd user service: the unit that starts it at boot, and again whenever that may help."""
+"""Writes the systemd unit of a run, which starts it at boot and again whenever that may help."""
 
 from __future__ import annotations
 

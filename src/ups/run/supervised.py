@@ -1,4 +1,4 @@
-"""A run under its supervisor: this process owns the folder and the verdict, others do the work."""
+"""Carries out a run under its supervisor: this process owns folder and verdict, others do the work."""
 
 from __future__ import annotations
 

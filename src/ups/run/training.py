@@ -1,4 +1,4 @@
-"""One stage of a run: what is measured for it, the windows it is trained on, and the training itself."""
+"""Trains one stage of a run: measures what it needs of the data, builds its windows, and trains it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs compared: on the same test trajectories, in pairs, against the noise of trajectories and that of seeds."""
+"""Compares runs in pairs on the same test trajectories, against the noise of trajectories and of seeds."""
 
 from __future__ import annotations
 

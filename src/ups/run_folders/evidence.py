@@ -1,4 +1,4 @@
-"""What lies in a run's folder, read without trust: the end of its log, its budgets, its checkpoints, its heartbeats."""
+"""Reads a run's folder without trusting it: the end of its log, budgets, checkpoints, heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs below a folder, each with its true state: as many as there are, whatever lies between them."""
+"""Lists the runs below a folder with their true states, whatever else lies there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All there is to say of one run, as lines for a terminal: what, where, how it ended, its errors and its curves."""
+"""Describes one run in lines for a terminal: what, where, how it ended, its errors and its curves."""
 
 from __future__ import annotations
 

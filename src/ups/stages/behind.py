@@ -1,4 +1,4 @@
-"""BehindOperator: what stages have in common that learn from single steps of a frozen operator, in tokens."""
+"""BehindOperator: the base of stages that learn from single steps of a frozen operator, in tokens."""
 
 from __future__ import annotations
 

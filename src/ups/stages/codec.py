@@ -1,4 +1,4 @@
-"""Stage `codec`: frames to tokens and back, so well that the operator's error and not this one is what remains."""
+"""Stage `codec`: learns frames to tokens and back, so well that what remains is the operator's error."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class CodecLoss:
     """Weights of the codec's losses."""
 
     reconstruction: float = 1.0
-    """Decoding what was encoded gives the frame back, at every cell (UPT's inverse decoding)."""
+    """Weight of the error of a frame that was encoded and decoded, at every cell (UPT's inverse decoding)."""
     tokens: float = 0.1
-    """Encoding what was decoded gives the tokens back (UPT's inverse encoding)."""
+    """Weight of the error of tokens that were decoded and encoded again (UPT's inverse encoding)."""
 
 
 class CodecStageConfig(StageConfig):

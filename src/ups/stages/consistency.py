@@ -1,4 +1,4 @@
-"""Stage `consistency`: what the flow draws in several steps, drawn in one by a student."""
+"""Stage `consistency`: trains a student to draw in one step what the flow draws in several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage `critic`: how wrong a drawn frame is, learnt from draws beside the truth."""
+"""Stage `critic`: learns from draws and the truth to estimate how wrong a drawn frame is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage `operator`: tokens advance by one frame, judged on decoded fields, over one step or a few."""
+"""Stage `operator`: learns to advance tokens by one frame, over one step or a few, judged on decoded fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OperatorLoss:
-    """Weights of the operator's losses (0 leaves a term out), and how the steps that are trained through grow."""
+    """Weights of the operator's losses (0 leaves a term out), and how the steps in a training window grow in number."""
 
     # What a key meant before it was there, where its default is another now.
     formerly: ClassVar[Mapping[str, Any]] = {"power": 1.0}
@@ -35,22 +35,21 @@ class OperatorLoss:
     )
 
     increment: float = 1.0
-    """Mean square error of the decoded frame over that of "no change": 1 is persistence on a usual sample."""
+    """Mean square error of the decoded frame, divided by that of "no change": 1 is as bad as persistence usually is."""
     latent: float = 1.0
-    """Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
-    Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps)."""
+    """The same for the predicted tokens; used alone it is cheap, for nothing is decoded. Without it, nothing controls
+    what tokens hold beyond the field, and rollouts drift (model.simulator.reencode helps)."""
     power: Literal["auto"] | float = "auto"
-    """Power of a sample's square error that the two above count: 1 the square, 0.5 its root, as nRMSE does, so that
-    hard samples outweigh easy ones less; auto: 0.5 where changes are measured by the sample (model.operator.gauge),
-    of all tasks, else 1."""
+    """Power of a sample's square error in the two above: 1 is the square, 0.5 its root, as in nRMSE, so that hard
+    samples dominate less. auto: 0.5 for all tasks if changes are measured by the sample (model.operator.gauge), else
+    1."""
     laws: dict[str, float] = field(default_factory=dict)
     """Weights of how much a predicted frame breaks the laws of its task, by kind: conserved, divergence, positive,
     range, and weak, the equation in weak form. None has bought anything beside model.simulator.guard."""
     noise: float = 0.0
-    """Noise added to the tokens of the context, in their own deviations: steadies long rollouts."""
+    """Noise added to the tokens of the context, in units of their standard deviation; steadies long rollouts."""
     curriculum: float = 0.5
-    """The part of the budget in which the steps trained through grow from 1 to all of `unroll`; 0: all from the
-    start."""
+    """Share of the budget in which the steps in a training window grow from 1 to `unroll`; 0: all from the start."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
@@ -80,8 +79,8 @@ class OperatorStageConfig(UnrolledConfig):
     loss: OperatorLoss = Field(default_factory=OperatorLoss)
     """Weights of the losses."""
     symmetries: bool | Literal["exchange"] = False
-    """Train on mirrored and turned samples too, where an equation knows no direction (exchange: only x and y); frames
-    are then encoded anew in each step, whatever the cache."""
+    """Train on mirrored and turned samples too, where the equation has no preferred direction (exchange: only x and y).
+    Frames are then encoded anew in each step, even with a cache. See docs/howto-simulate.md."""
 
 
 class OperatorStage(Stage):

@@ -1,4 +1,4 @@
-"""Stage `residual`: what the operator misses in a step, learnt as a distribution by flow matching."""
+"""Stage `residual`: learns by flow matching the distribution of what the operator misses in a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage: what is learnt in one part of a run, and the config every stage has."""
+"""Stage: the base of every stage, which trains one part of a simulator; and the config that all stages have."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class StageConfig(Config):
     batch: int = Field(default=32, ge=1)
     """Windows per step."""
     batches: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Windows per step of some tasks, by name, in the place of `batch`: fewer where a sample is large."""
+    """`batch` for single tasks, by name: fewer windows where a sample is large."""
     workers: int = Field(default=0, ge=0)
-    """Processes of each rank that build its windows; 0: a thread of its own does."""
+    """Processes per rank that build windows; 0: a thread of the rank builds them."""
 
     def batch_of(self, task: str) -> int:
         """Windows in a step of a task."""
@@ -73,7 +73,7 @@ class UnrolledConfig(StageConfig):
     dropped: ClassVar[Mapping[str, Any]] = {}
 
     unroll: int = Field(default=1, ge=1)
-    """Steps ahead that are trained through."""
+    """Steps of a rollout in each training window."""
 
     @property
     def ahead(self) -> int:

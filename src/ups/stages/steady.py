@@ -1,4 +1,4 @@
-"""Stage `steady`: steady states given what drives them, learnt as a distribution around the operator's answer."""
+"""Stage `steady`: learns the distribution of steady states around the operator's prediction."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class SteadyStageConfig(StageConfig):
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=1e-3))
     """Budget and optimizer."""
     mean: float = Field(default=0.75, gt=0, lt=1)
-    """The part of the samples by which it learns the mean; the others teach it to draw."""
+    """Share of the samples from which it learns the mean; from the others it learns to draw."""
     symmetries: bool | Literal["exchange"] = True
-    """Train on mirrored and turned samples too, where an equation knows no direction (darcy2d, poisson2d); frames are
-    then encoded anew in each step, whatever the cache."""
+    """Train on mirrored and turned samples too, where the equation has no preferred direction (darcy2d, poisson2d).
+    Frames are then encoded anew in each step, even with a cache. See docs/howto-simulate.md."""
 
 
 class SteadyStage(ResidualStage):

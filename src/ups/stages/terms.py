@@ -1,4 +1,4 @@
-"""What losses and scores are made of; every function maps a batch to one value per sample, `(B,)`."""
+"""Terms of losses and scores; every function maps a batch to one value per sample, `(B,)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of an engine's own client, asked with a limit of time; what they refuse is one sentence."""
+"""Runs the commands of an engine's own client, with a time limit; what they refuse becomes one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exit code of a run, in the words of a job's status."""
+"""Translates the exit code of a run into the status of its job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a config and the words of `ups launch` to a Job; what cannot work is said before anything is submitted."""
+"""Turns a config and the words of `ups launch` into a Job; refuses what cannot work before it is submitted."""
 
 from __future__ import annotations
 

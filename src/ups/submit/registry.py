@@ -1,4 +1,4 @@
-"""The jobs on record, asked after: the engine's own word, never the record's alone."""
+"""Finds recorded jobs and asks their engines how they are; the record alone is never believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scripts of all engines have in common, as text for a POSIX shell."""
+"""Text for a POSIX shell that the scripts of all engines share."""
 
 from __future__ import annotations
 

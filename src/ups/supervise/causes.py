@@ -1,4 +1,4 @@
-"""Who failed first: from the records, exits and heartbeats of all ranks to one verdict."""
+"""Finds out which rank failed first, from the records, exits and heartbeats of all: one verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be run: the command of a rank, how many ranks, where they meet, and their environment."""
+"""Job: the command of a rank, how many ranks there are, where they meet, and their environment."""
 
 from __future__ import annotations
 

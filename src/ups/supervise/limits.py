@@ -16,19 +16,20 @@ EARLIER = 5  # times the floor: no limit that is learnt from other starts is sho
 
 
 class Limits(Config):
-    """Seconds. A phase seen at least `enough` times after warm-up may take `factor` times its longest stay so far.
+    """Time limits in seconds; a process that exceeds one counts as hung.
 
-    The result is never below `floor` nor above the phase's ceiling. Phases that come once (start, idle, save,
-    validate, judge) learn from earlier starts of the same run too; what was never seen has the ceiling alone. In the
-    first steps, where allocation, compilation and graph capture happen, `first` is the ceiling.
+    Once a phase was seen `enough` times after warm-up, its limit is `factor` times its longest duration so far, but
+    never below `floor` nor above the ceiling of the phase. Phases that come once (start, idle, save, validate, judge)
+    learn from earlier starts of the same run too; a phase that was never seen has only its ceiling. In the first steps,
+    in which memory is allocated and kernels are compiled and captured, `first` is the ceiling.
     """
 
     factor: float = Field(default=10, gt=1)
-    """How many times its longest stay a phase may take."""
+    """How many times its longest duration so far a phase may take."""
     enough: int = Field(default=3, ge=1)
     """How often a phase must have been seen before its limit is learnt."""
     floor: float = Field(default=30, gt=0)
-    """No learnt limit is shorter."""
+    """No learnt limit is shorter than this."""
     start: float = Field(default=900, gt=0)
     """From the start of a process to its first phase: imports, reading data, building the model."""
     first: float = Field(default=1800, gt=0)
@@ -44,17 +45,17 @@ class Limits(Config):
     idle: float = Field(default=7200, gt=0)
     """Waiting for something outside the run."""
     still: float = Field(default=40, gt=0)
-    """A rank that does nothing at all for so long hangs, whatever its phase."""
+    """A rank that does nothing at all for this long counts as hung, whatever its phase."""
     grace: float = Field(default=120, ge=0)
-    """From a request to stop to the last rank's leaving."""
+    """From a request to stop until the last rank has left."""
     echo: float = Field(default=2, ge=0)
-    """From the first failure to the end of all: time for the others to say what they saw."""
+    """From the first failure until all ranks are stopped: time for the others to report what they saw."""
     teardown: float = Field(default=30, ge=0)
-    """From a written success to the last rank's leaving."""
+    """From a recorded success until the last rank has left."""
     attempts: int = Field(default=3, ge=1)
-    """Starts in a row that may end without a newer verified checkpoint."""
+    """The run gives up after this many starts in a row without a newer verified checkpoint."""
     rejoin: float = Field(default=900, gt=0)
-    """How long a node goes on looking for the others after it has lost them."""
+    """How long a machine that has lost the others keeps looking for them."""
 
     def ceiling(self, phase: str, warm: bool) -> float:
         """The longest stay that is ever allowed."""

@@ -1,4 +1,4 @@
-"""A process's log: passed on while it grows, its end, and the line of code in which a fatal signal met it."""
+"""Passes on a process's log while it grows, and reads its end and the code line of a fatal signal."""
 
 from __future__ import annotations
 

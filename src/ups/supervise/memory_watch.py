@@ -1,4 +1,4 @@
-"""Whether want of memory ended a rank that could not say so itself: by a signal, or with no record of why."""
+"""Decides whether lack of memory ended a rank that could not say so itself."""
 
 from __future__ import annotations
 

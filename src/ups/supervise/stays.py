@@ -1,4 +1,4 @@
-"""How long ranks stayed in the phases that come once, in all starts of a run: what their time limits learn from."""
+"""Stays: how long ranks stayed in phases that come once per start; time limits learn from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ups sweep` from its words to its end: what is wrong with any point is said before the first is begun."""
+"""`ups sweep` from start to end: checks every point before the first run is begun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points that Optuna asks for, from a study of its own in the sweep's folder, which outlives every process."""
+"""Study: lets Optuna choose the points of a sweep; its storage is in the sweep's folder."""
 
 from __future__ import annotations
 

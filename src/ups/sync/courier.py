@@ -1,4 +1,4 @@
-"""The process that copies a run while it runs: it looks for what is new, and copies in a child that it can end."""
+"""The process that copies a run to a store while it runs; copies in a child process that it can end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run asks of its copy: that it is kept while the run runs, and that what it lacks is told at the end."""
+"""Keeps the copy of a run up to date while the run runs, and says at the end what the copy lacks."""
 
 from __future__ import annotations
 

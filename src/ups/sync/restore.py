@@ -1,4 +1,4 @@
-"""Before a run begins: the store is tried, and a run that is only there is brought back, whole or not at all."""
+"""Tries the store before a run begins, and brings back a run that is only there, whole or not at all."""
 
 from __future__ import annotations
 

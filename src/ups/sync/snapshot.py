@@ -1,4 +1,4 @@
-"""Which files of a run's folder are final, or grow at their end only: what a copy of it holds."""
+"""Decides which files of a run's folder are copied: those that are final, or grow at their end only."""
 
 from __future__ import annotations
 

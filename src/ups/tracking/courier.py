@@ -1,4 +1,4 @@
-"""The courier of a run: a process that keeps one process at work for each mirror, whatever their libraries do."""
+"""The process that feeds the mirrors of a run; keeps one process at work for each of them."""
 
 from __future__ import annotations
 

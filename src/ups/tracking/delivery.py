@@ -1,4 +1,4 @@
-"""What the rest of the house asks of mirrors: that they are fed while a run runs, and told later what they missed."""
+"""Feeds the mirrors of a run while it runs, and sends them later what they have missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirror: a place beside the log where a run is shown, and the facts of a run that it shows."""
+"""Mirror: the base of every tracker, a place besides the log that shows a run; and the facts that it shows."""
 
 from __future__ import annotations
 

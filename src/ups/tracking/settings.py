@@ -10,30 +10,31 @@ from ups.config import Config
 
 
 class TrackingConfig(Config):
-    """Mirrors of the log. `tracking: [tensorboard, wandb]` is short for the key `to`."""
+    """Other places that show the log. `tracking: [tensorboard, wandb]` is short for the key `to`."""
 
     to: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
-    """Where the log is mirrored: csv, tensorboard, wandb, mlflow. metrics.jsonl is always written and is the truth."""
+    """Where else the log is shown: csv, tensorboard, wandb, mlflow. metrics.jsonl is always written and is the
+    original."""
     project: str = Field(default="ups", min_length=1)
     """The project (W&B) or experiment (MLflow)."""
     entity: str | None = None
     """The team or user (W&B); your own by default."""
     group: str | None = None
-    """A name that runs of one kind share."""
+    """A name shared by runs that belong together."""
     job_type: str = "train"
-    """What the run does, to tell it from others of its group."""
+    """What the run does, to tell it from others in its group."""
     tags: tuple[str, ...] = ()
-    """Words to find the run by."""
+    """Words by which to find the run."""
     notes: str = ""
-    """A sentence on what is tried."""
+    """A sentence on what this run tries."""
     mode: Literal["auto", "online", "offline"] = "auto"
     """W&B: online, offline (files in the run's folder, for `wandb sync`), or auto: online where there is a login."""
     uri: str | None = None
     """MLflow: the server or store; by default MLFLOW_TRACKING_URI, else files in the run's folder."""
     attach: bool = True
-    """Whether report, results and simulator go along."""
+    """Whether the report, the results and the simulator are uploaded too."""
     wait: float = Field(default=10.0, ge=0, le=3600)
-    """Seconds for which the end of a run waits for its mirrors; `ups track RUN` sends what is missing."""
+    """Seconds that a run waits at its end for trackers to receive everything; `ups track RUN` sends the rest later."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""The axes of arrays by name: from the user's `dims` where the file names none, from its own names where it does."""
+"""Names the axes of arrays: by the user's `dims`, or by the names that the file itself has."""
 
 from __future__ import annotations
 

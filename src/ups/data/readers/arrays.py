@@ -1,4 +1,4 @@
-"""Named arrays as trajectories: what every format whose files hold plain arrays has in common."""
+"""ArraySource: reads named arrays as trajectories, for every format whose files hold plain arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From variables with named axes to a source: which are predicted, given, parameters and coordinates."""
+"""Sorts variables with named axes into fields, inputs, parameters and coordinates, as one source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers among the attributes of a file: parameters that are stored beside the arrays."""
+"""Finds parameters among the attributes of a file: numbers that are stored beside the arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file with a group per trajectory: which of its groups are trajectories, and what each holds."""
+"""Finds the groups of an HDF5 file that hold a trajectory each, and the arrays in them."""
 
 from __future__ import annotations
 

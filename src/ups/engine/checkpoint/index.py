@@ -1,4 +1,4 @@
-"""Where each piece of each tensor of a checkpoint is: an index in JSON, checked before anyone believes it; no torch."""
+"""The index of a checkpoint: where each piece of each tensor is, in JSON that is checked first; no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint folder on disk: its names, its manifest of sizes and SHA-256, whether all of it is true; no torch."""
+"""A checkpoint folder on disk: names, a manifest of sizes and SHA-256, verification, deletion; no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors of all ranks to files and back: each rank writes its pieces and reads what it needs of everyone's."""
+"""Writes and reads tensors of all ranks: each rank writes its pieces, and reads what it needs."""
 
 from __future__ import annotations
 

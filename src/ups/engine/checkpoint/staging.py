@@ -1,4 +1,4 @@
-"""The part of a training that one rank saves: which pieces are its, and their copies in CPU memory."""
+"""Decides which pieces of a training a rank saves, and copies them to CPU memory."""
 
 from __future__ import annotations
 

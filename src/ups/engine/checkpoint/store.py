@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and the contract of whatever keeps checkpoints."""
+"""Snapshot, Checkpoint and Store: what a checkpoint holds, and the interface of what keeps checkpoints."""
 
 from __future__ import annotations
 

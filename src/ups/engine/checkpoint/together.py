@@ -1,4 +1,4 @@
-"""What all ranks of a save do together: each learns the results of all, and a failure of one is everyone's."""
+"""Joins the ranks of a save: each learns the results of all, and one failure is a failure of all."""
 
 from __future__ import annotations
 

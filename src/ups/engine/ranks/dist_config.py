@@ -1,4 +1,4 @@
-"""DistConfig: on how many processes a run trains, and how the model lives on them; no torch."""
+"""DistConfig: how many processes train a run, and how the model is divided among them; no torch."""
 
 from __future__ import annotations
 
@@ -10,43 +10,46 @@ from ups.types import ConfigError
 
 @dataclass(frozen=True)
 class DistConfig:
-    """On how many processes a run trains, and how the model lives on them. It changes speed and memory, not results;
-    `gather` changes their rounding."""
+    """How many processes train a run, and how the model is divided among them. Changes speed and memory, not results;
+    only `gather` changes how they are rounded."""
 
     ranks: int = 1
-    """Processes on each machine; one per GPU, or per group of cores."""
+    """Processes per machine: one per GPU, or per group of cores."""
     nodes: int = 1
-    """Machines; each runs the same command with its own --node-rank."""
+    """Number of machines; each runs the same command with its own --node-rank."""
     min_nodes: int | None = None
-    """The fewest machines a run goes on with when one is lost; `nodes` if not given."""
+    """The fewest machines with which a run continues after it has lost one; by default `nodes`."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """ddp: every rank holds the model. fsdp: its weights, gradients and moments are cut in pieces, for large models."""
+    """ddp: every rank holds the whole model. fsdp: its weights, gradients and moments are divided among the ranks, for
+    large models."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """nccl needs a GPU per rank; gloo runs anywhere; auto is nccl where it can be."""
+    """nccl needs a GPU per rank; gloo works anywhere; auto is nccl where that works."""
     interface: str | None = None
-    """The network interface on which ranks of several machines talk, such as eth0 or ib0, by gloo and by nccl; the one
-    that leads to the rendezvous if not given. Ranks of one machine talk on loopback."""
+    """The network interface through which ranks of several machines talk (gloo and nccl), such as eth0 or ib0; by
+    default the one that leads to the rendezvous. Ranks of one machine talk on loopback."""
     nccl_errors: Literal["leave", "abort", "clean_up"] = "leave"
-    """nccl: what a rank does whose collective failed or took longer than `timeout`. leave: it ends at once, after it
-    has written its last collectives down; abort: it frees the GPU first, which may hang; clean_up: it frees the GPU and
-    goes on. Whatever it does, the supervisor restarts the ranks from the last checkpoint."""
+    """nccl: what a rank does when a collective has failed or has taken longer than `timeout`. leave: it writes its last
+    collectives down and exits at once; abort: it frees the GPU first, which may hang; clean_up: it frees the GPU and
+    continues. In all cases the supervisor restarts the ranks from the last checkpoint."""
     launcher: str | None = None
-    """What starts the ranks: forked or processes on one machine, nodes on several; the one that fits if not given."""
+    """How the ranks are started: forked or processes on one machine, nodes on several; by default whichever fits."""
     shard: int | None = None
-    """fsdp: ranks that share one copy of the model; more ranks hold copies of it. All ranks if not given."""
+    """fsdp: how many ranks share one copy of the model. With more ranks there are several copies. By default all ranks
+    share one."""
     offload: bool = False
-    """fsdp: keep weights and moments in host memory, and bring them to the GPU piece by piece."""
+    """fsdp: keep weights and moments in host memory, and move them to the GPU piece by piece."""
     gather: Literal["fp32", "bf16"] = "fp32"
-    """fsdp: as what the weights of blocks travel, and are held while a block is computed. bf16, in stages with
-    train.precision bf16: half of the bytes, and of the memory; the weights that are kept, and judged in validations,
-    stay fp32, and gradients are summed in fp32."""
+    """fsdp: the format in which weights of blocks are sent between ranks and held while a block is computed. bf16 (for
+    stages with train.precision bf16) halves the traffic and this memory. The weights that are saved and validated stay
+    fp32, and gradients are summed in fp32."""
     gate: Literal["always", "probation", "off"] = "always"
-    """fsdp: vote before every collective, so that a failure on one rank is mended in place: always, in the first steps
-    and after every failure, or never (a failure then restarts the run from its last checkpoint)."""
+    """fsdp: let the ranks vote before collectives, so that a failure on one rank is repaired without a restart. always:
+    before every one; probation: in the first steps and after each failure; off: never, and a failure restarts the run
+    from its last checkpoint."""
     timeout: float = 600.0
-    """Seconds a collective may take; a rank that died is noticed at once in any case."""
+    """Seconds that a collective may take. A rank that has died is noticed at once anyway."""
     vote_timeout: float = 300.0
-    """Seconds a vote of the ranks may take; a rank that died is noticed at once in any case."""
+    """Seconds that a vote of the ranks may take. A rank that has died is noticed at once anyway."""
 
     def __post_init__(self) -> None:
         limits = {

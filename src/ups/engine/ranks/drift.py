@@ -1,4 +1,4 @@
-"""The proof that ranks hold the same: digests of tensors compared, the rank that differs named, or mended."""
+"""Checks by digests that all ranks hold the same tensors; names the rank that differs, or mends it."""
 
 from __future__ import annotations
 

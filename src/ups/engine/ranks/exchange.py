@@ -1,4 +1,4 @@
-"""One JSON value of every rank, known to all of them: what arrives from another rank is data, never code."""
+"""Gathers one JSON value of every rank on all ranks; what arrives is treated as data, never as code."""
 
 from __future__ import annotations
 

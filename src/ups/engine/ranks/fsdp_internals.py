@@ -1,4 +1,4 @@
-"""What of FSDP2 is not public, in one place: votes inside its collectives, its groups, and its state in the middle."""
+"""All use of FSDP2's private parts: votes inside its collectives, its groups, resets after failures."""
 
 from __future__ import annotations
 

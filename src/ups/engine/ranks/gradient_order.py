@@ -1,4 +1,4 @@
-"""Where blocks begin, gradients are added up in one order, whether the blocks are sharded or not: the same bits."""
+"""Fixes the order in which gradients add up at blocks, so that sharding does not change the bits."""
 
 from __future__ import annotations
 

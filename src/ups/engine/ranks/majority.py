@@ -1,4 +1,4 @@
-"""Who differs from most: by their values, the ranks that hold others than the majority does."""
+"""Finds the ranks whose values differ from those of the majority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a job find each other: a file that only their user can open, or node 0's meeting point."""
+"""Connects the ranks of a job to a common store: a file of their user, or node 0's meeting point."""
 
 from __future__ import annotations
 

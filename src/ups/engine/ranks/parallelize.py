@@ -1,4 +1,4 @@
-"""How a module lives on ranks: activation checkpointing → compile → replicated or sharded, in place, in this order."""
+"""Puts a module on ranks, in place: activation checkpointing → compile → replicated or sharded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attempt at work that may fail on one rank, and the vote of all ranks on it: it counts for all or is repeated."""
+"""Attempts work that may fail on one rank; a vote of all ranks decides whether it counts or is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run will cost, said before it: parameters, FLOPs, memory, disk and time, on fake tensors alone."""
+"""Counts what a run will cost on fake tensors: parameters, FLOPs, memory and disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run can fit, said in a moment: what is certain is added up, and all is counted only where that is much."""
+"""Decides quickly whether a run fits: adds up what is certain, and counts all only where that is much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the data of a run take to make, from the solution of a few of their samples."""
+"""Estimates how long making the data of a run takes, by solving a few of their samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What more devices would give a run: how long each computes, what they send each other, and whether that pays."""
+"""Estimates what more devices would give a run: computing time, communication, and whether it pays."""
 
 from __future__ import annotations
 

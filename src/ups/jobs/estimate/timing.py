@@ -1,4 +1,4 @@
-"""A trial on this machine: what it can multiply and move, and how long a training step really takes."""
+"""Times this machine: how fast it multiplies and moves numbers, and a few real training steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ends of axes in a few frames: they fit together though nobody calls them periodic, or one point is both."""
+"""Finds in a few frames axes that seem to wrap though nobody says so, or whose two ends are one point."""
 
 from __future__ import annotations
 

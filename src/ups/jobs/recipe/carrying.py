@@ -1,4 +1,4 @@
-"""Which parameters carry the states of a data set along, as a wind does: looked for in a few of its samples."""
+"""Finds in a few samples the parameters that carry states along, as a wind does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What data hold, looked at in a few samples, and the recipe that fits it: for `ups init` and `ups.fit`."""
+"""Looks into a few samples of data and derives the recipe that fits them, for `ups init` and `ups.fit`."""
 
 from __future__ import annotations
 

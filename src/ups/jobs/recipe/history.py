@@ -1,4 +1,4 @@
-"""Whether a frame says all of the next one, or hides what the frames before it tell: looked for in a few samples."""
+"""Tests on a few samples whether one frame is enough to predict the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far apart frames may be kept before a step changes too much to be foreseen: looked for in a few samples."""
+"""Finds in a few samples how far apart frames may be kept while a step can still be predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether states become uniform and still move, as a reaction makes them: looked for in a few samples."""
+"""Tests on a few samples whether states become uniform and still change, as in a reaction."""
 
 from __future__ import annotations
 

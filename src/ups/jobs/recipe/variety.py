@@ -1,4 +1,4 @@
-"""How samples of one source differ: grids, boxes, lengths, steps of time; and its task as the user may edit it."""
+"""Describes how samples of a source differ (grids, boxes, lengths, times), and its task for a user to edit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before attention on a GPU: queries and keys normalised and turned in one kernel, and back in one."""
+"""GPU kernels before attention: normalise and rotate queries and keys; and their gradients."""
 
 from __future__ import annotations
 

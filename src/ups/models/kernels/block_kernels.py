@@ -1,4 +1,4 @@
-"""What stands between the matrix products of a block on a GPU: gates, activations, residual sums, a kernel each way."""
+"""GPU kernels between the matrix products of a block: gates, activations, residual sums; gradients."""
 
 # Gates and residual sums take what a matrix product gave without its bias, and add that; the gradient of every bias, a
 # sum over all tokens, falls off on the way back.

@@ -1,4 +1,4 @@
-"""What GPUs do by kernels of our own inside a block, as operations of torch: gates, residuals, heads, waves."""
+"""The GPU kernels of a block as operations of torch: gates, residuals, attention heads, Fourier modes."""
 
 from __future__ import annotations
 

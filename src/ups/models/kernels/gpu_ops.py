@@ -1,4 +1,4 @@
-"""What GPUs do by kernels of our own, as operations of torch: their gradients, their shapes and their cost."""
+"""The GPU kernels of convolutions and norms as operations of torch, with gradients, shapes and FLOPs."""
 
 from __future__ import annotations
 

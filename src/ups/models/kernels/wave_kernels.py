@@ -1,4 +1,4 @@
-"""Waves mixed between the channels of a head on a GPU: a complex matrix for each wave, one kernel for all of them."""
+"""GPU kernels of Fourier mixing: a complex matrix per mode mixes the channels of a head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The latent caches of a run: what its frozen codec makes of the data, built by all ranks together, and verified."""
+"""Builds and verifies the latent caches of a run, on all ranks together."""
 
 from __future__ import annotations
 

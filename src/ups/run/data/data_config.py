@@ -35,27 +35,30 @@ class GenerateConfig(Config):
     task: str
     """Name of the task; `ups data tasks` lists them."""
     samples: int = Field(default=100, ge=1)
-    """Number of trajectories."""
+    """Number of trajectories to make."""
     resolution: int | None = Field(default=None, ge=4)
     """Cells along the first axis; the task's own (PDEBench's) by default."""
     frames: int | None = Field(default=None, ge=2)
-    """Only the first so many of the task's saved frames; all by default."""
+    """Keep only this many of the task's saved frames, from the first on; all by default."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Same seed, same data."""
     scheme: Literal["pdebench", "accurate"] | None = None
-    """How it is solved; PDEBench's way where the task has it, by default."""
+    """How the equation is solved: in PDEBench's way or more accurately. By default in PDEBench's way, where the task
+    has one."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["float32", "float64"] | None = None
-    """Precision of the solver: by default float32 for PDEBench's schemes, as there, and float64 for accurate ones."""
+    """Precision of the solver. By default float32 for PDEBench's schemes, as PDEBench has it, and float64 for accurate
+    ones."""
     batch: int | None = Field(default=None, ge=1)
     """Trajectories solved at once; as many as fit by default."""
     params: dict[str, Value] = Field(default_factory=dict)
-    """Parameters of the equation, by name; its defaults otherwise. A list `[0.001, 0.01]` makes a file of `samples`
-    for each value; a range `{low: 0.001, high: 1.0, scale: log}` one file, each sample with a value of its own."""
+    """Parameters of the equation, by name; by default those of the equation. A list `[0.001, 0.01]` makes a file of
+    `samples` trajectories for each value; a range `{low: 0.001, high: 1.0, scale: log}` makes one file in which each
+    sample has a value of its own."""
     store: Reduction = Field(default_factory=Reduction)
-    """What of the solution is written: every n-th frame from `start` on, and every n-th cell of each axis. It is solved
-    whole, and the numbers are those that `reduce` would pick from a whole file; the file is as much smaller."""
+    """Write only every n-th frame and cell of the solution, so that the file is smaller. The equation is solved on all
+    of them. docs/howto-simulate.md compares `store`, `reduce` and the keys for mirror images."""
 
     @property
     def equation(self) -> str | None:
@@ -140,25 +143,27 @@ class Between(Config):
 
 
 class SplitConfig(Config):
-    """Which trajectories are for what. Every part has all parameter values, where each has enough samples."""
+    """How trajectories are divided into train, valid and test. Every part has all parameter values, if there are enough
+    samples of each."""
 
     convention: Literal["seeded", "pdebench-first", "pdebench-last"] = "seeded"
-    """seeded, or PDEBench's own: the first or the last part is for testing."""
+    """seeded: at random, by the seed of the data. pdebench-first and pdebench-last, as in PDEBench: the first or the
+    last trajectories are for testing."""
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
     """Shares of train, valid and test."""
     time: tuple[float, float, float] | None = None
-    """Shares of the time of each trajectory, in the place of `fractions`: the past is for training, the future for
+    """Shares of the time of each trajectory, instead of `fractions`: the past is for training, the future for
     validation and testing, and no frame is in two parts."""
     pieces: int = Field(default=1, ge=1)
-    """With `time`: so many pieces of the same length of the time for validation and of that for testing, each foretold
-    from its own first frame. Of what is chaotic one long rollout says nothing, and takes long."""
+    """With `time`: cut the times for validation and for testing into this many pieces of equal length, each predicted
+    from its own first frame. For chaotic systems, of which one long rollout takes long and says little."""
     hold_out: dict[str, tuple[float | str, ...] | Between] = Field(default_factory=dict)
-    """Parameter values that are for testing alone, by name: `{nu: [0.02]}`, or all of a range, `{nu: {low: 0.01, high:
-    0.1}}`. Of several parameters all must fit."""
+    """Parameter values that are used for testing only, by name: `{nu: [0.02]}`, or all values in a range, `{nu: {low:
+    0.01, high: 0.1}}`. With several parameters, a trajectory must match all of them."""
     files: dict[Literal["train", "valid", "test"], str | tuple[str, ...]] = Field(default_factory=dict)
-    """Files, folders or patterns of each part, in the place of `file`."""
+    """Files, folders or patterns for each part, instead of `file`."""
     record: str | None = None
-    """A split that `ups data split` has recorded, of just these samples."""
+    """The file of a split that `ups data split` has made of exactly these samples."""
 
     @model_validator(mode="after")
     def _one_way(self) -> SplitConfig:
@@ -175,21 +180,24 @@ class SplitConfig(Config):
 
 
 class DataConfig(GenerateConfig):
-    """One data set of a run: files that are there, or one to be made; and how it is cut down for training."""
+    """One data set of a run: existing files, or one to be made; and which part of it is used."""
 
     task: str | Definition | None = None  # type: ignore[assignment]
-    """What the data are: a built-in name (`ups data tasks`), any new one, a whole definition as `ups data info` prints
-    it, or the path of a YAML file with one. Not needed where files say it themselves."""
+    """What the data are: a built-in name (`ups data tasks`), a new name, a whole definition as `ups data info` prints
+    it, or the path of a YAML file with one. Not needed where the files say it themselves."""
     file: str | tuple[str, ...] | None = None
-    """A file, a folder, a pattern (`data/*Nu*.hdf5`), or from elsewhere `pdebench:NAME`, `well:NAME`, https://…, s3://…
-    or hf://…, fetched on first use; or a list of them, all of one task; made from the other keys if there is none."""
+    """A file, a folder, a pattern (`data/*Nu*.hdf5`), or a remote file that is fetched on first use (`pdebench:NAME`,
+    `well:NAME`, https://…, s3://… or hf://…); or a list of these, all of one task. Without it, the data are made as the
+    other keys say."""
     reduce: Reduction = Field(default_factory=Reduction)
-    """Every n-th frame from `start` on, and every n-th cell of each axis."""
+    """Use only every n-th frame and cell of the file, in all parts of the split; the file keeps the rest.
+    docs/howto-simulate.md compares it with `store`."""
     mirrored: bool = False
-    """Train on mirror images of the trajectories too, taken before `reduce`: behind walls, every n-th cell of a grid
-    has no mirror image of its own, so not with `store.space`. For equations that know no direction."""
+    """Train on mirror images of the trajectories too, made before `reduce` leaves cells out. For equations without a
+    preferred direction; not with `store.space` between walls. docs/howto-simulate.md compares it with the other keys
+    for mirror images."""
     split: SplitConfig = Field(default_factory=SplitConfig)
-    """Train, valid and test."""
+    """How trajectories are divided into train, valid and test."""
 
     @property
     def there(self) -> bool:

@@ -1,4 +1,4 @@
-"""The data sets of a run: files that are there or are made first, joined by task, cut in three, as windows."""
+"""Opens the data sets of a run: makes missing files, joins files by task, and divides them into parts."""
 
 from __future__ import annotations
 

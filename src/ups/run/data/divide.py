@@ -1,4 +1,4 @@
-"""Which trajectories of a source are for what: its split, as a config asks for it, and mirror images for training."""
+"""Divides the trajectories of a source as its config asks, and adds mirror images for training."""
 
 from __future__ import annotations
 

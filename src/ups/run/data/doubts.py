@@ -1,4 +1,4 @@
-"""What a few trajectories, looked at closely, say against training on them: broken laws, and digits that are lost."""
+"""Finds in a few trajectories what speaks against training on them: broken laws, and lost digits."""
 
 from __future__ import annotations
 

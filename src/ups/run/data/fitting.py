@@ -1,4 +1,4 @@
-"""How data are put to a simulator: a task it knows, the fields it was trained on, frames at its spacing in time."""
+"""Fits data to a simulator: finds the task that it knows, the fields it was trained on, frames at its time step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs of one folder have found out about data: read and measured by one, known to the others."""
+"""Shares between the runs of a folder the statistics of data that one of them has read and measured."""
 
 from __future__ import annotations
 

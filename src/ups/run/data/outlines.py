@@ -1,4 +1,4 @@
-"""The data sets of a run as they will be, known before any of it is there."""
+"""Outline: the shape of each data set of a run, known before any of it is made."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ Scalar = float | str
 
 
 class Range(Config):
-    """Numbers between `low` and `high`, each sample its own."""
+    """Numbers between `low` and `high`, drawn for each sample."""
 
     low: float
     """The least value."""
     high: float
     """The greatest value."""
     scale: Literal["linear", "log"] = "linear"
-    """linear: all values are equally likely; log: all ratios are, so that each power of ten gets the same share."""
+    """linear: all values are equally likely; log: all powers of ten are."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Range:

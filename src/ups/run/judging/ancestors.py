@@ -1,4 +1,4 @@
-"""Whether the simulators that a run has started from were trained on what it is judged on: then that is no test."""
+"""Checks whether the simulators that a run started from were trained on the data it is judged on."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, foll
 
 
 def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
-    """The runs that a run goes back to, the nearest first. No config is known of a simulator that is a file alone, and
-    of a run that another version wrote."""
+    """The runs that a run was started from, one after the other, the nearest first. The config is None for a simulator
+    that is a file alone, and for a run that another version wrote."""
     for _ in range(MOST):
         if start is None:
             return
@@ -79,7 +79,8 @@ def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
 
 
 def _others(data: DataSet, place: Path, parent: RunConfig | None) -> list[DataEntry]:
-    """The entries that the parent has not just so: the same entry, of the same files, is cut into the same parts."""
+    """The entries that the parent does not have in just this form: an equal entry of the same files is cut into the
+    same parts."""
     if parent is None:
         return list(data.entries)
     known, files = parent.data.values(), _files(RunDir.at(place))
@@ -92,7 +93,7 @@ def _files(folder: RunDir) -> set[Path]:
 
 
 def _recorded(entries: Iterable[DataEntry], files: Collection[Path]) -> bool:
-    """Whether entries have no other files than those; such as are made are always the same."""
+    """Whether all files of the entries are among `files`; data that a run makes are always the same."""
     there = (entry for entry in entries if entry.config.there)
     return all(path.absolute() in files for entry in there for path in entry.source.files())
 

@@ -1,4 +1,4 @@
-"""What validation data say of a trained simulator: how wide its ensembles must be, how its errors are estimated."""
+"""Fits on validation data how wide ensembles must be and how errors are estimated."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ def _lasting_noise(simulator: Simulator, data: DataSet, device: torch.device, st
 
 
 def _windows(data: DataSet, starts: Sequence[int], most: int, rows: int) -> Iterator[Window]:
-    """Whole trajectories of the validation part, at most so many, as many of each grid and with each number of frames
-    before them, other ones with each where there are enough; so many rows at a time."""
+    """Whole validation trajectories, `rows` at a time and about `most` in all: as many of each grid and after each
+    number of given frames in `starts`, and different ones after each, where there are enough."""
     parts = data.parts("valid")
     for part in parts:
         counts = {n: len(part) if part.task.steady else int((part.lengths > n).sum()) for n in starts}

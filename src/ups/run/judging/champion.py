@@ -1,4 +1,4 @@
-"""Champions: a run that another is held against, trajectory by trajectory, on the test trajectories of both."""
+"""Champion: a run with which another is compared, on the test trajectories that both were judged on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data beyond training: the same task on finer grids and at other parameters, from the run's own file or made."""
+"""Finds or makes trajectories beyond training: the same task on finer grids and at other parameters."""
 
 from __future__ import annotations
 

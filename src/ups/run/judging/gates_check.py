@@ -1,4 +1,4 @@
-"""Gates held against what a run has: its tasks, what its evaluation measures, and its champion, before any work."""
+"""Checks before any work that gates can be decided: their tasks, their metrics, and the champion."""
 
 from __future__ import annotations
 

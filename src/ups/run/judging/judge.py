@@ -1,4 +1,4 @@
-"""Judging a simulator: whole rollouts on unseen trajectories, beside persistence and the baselines asked for."""
+"""Judges a simulator by whole rollouts on unseen trajectories, beside persistence and baselines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much the rollouts that a predictor makes break the laws of their task, measured while it is judged."""
+"""Measures how much a predictor's rollouts break the laws of their task, while it is judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trajectories that are judged and no test: copies of those trained on, and pieces of simulations that a split tore."""
+"""Finds validation and test trajectories that are copies or pieces of training ones."""
 
 from __future__ import annotations
 

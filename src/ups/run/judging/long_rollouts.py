@@ -1,4 +1,4 @@
-"""Rollouts far beyond what training saw: whether they stay bounded and lawful, which needs no truth so far ahead."""
+"""Judges rollouts far longer than training saw: are they bounded and lawful; needs no true frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forecast of a fixed profile: in every cell its mean over the training data."""
+"""TrainingMean: a forecast that gives every cell its mean over the training data."""
 
 from __future__ import annotations
 

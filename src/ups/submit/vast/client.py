@@ -1,4 +1,4 @@
-"""The official `vastai` client, run as a program of its own: what it answers, and what its failures mean."""
+"""Runs the official `vastai` client as a program, and interprets its answers and its failures."""
 
 from __future__ import annotations
 

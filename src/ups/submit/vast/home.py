@@ -1,4 +1,4 @@
-"""What a machine leaves: its log and its run's folder, brought home before it is destroyed."""
+"""Brings the log and the run's folder of a rented machine home before it is destroyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which machine is rented: what a job needs as a query, and the choice in one sentence."""
+"""Chooses which machine to rent: turns the needs of a job into a query, and lists the offers by price."""
 
 from __future__ import annotations
 

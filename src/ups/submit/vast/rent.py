@@ -1,4 +1,4 @@
-"""From an offer to a machine that runs: rented once, waited for, and given back where it does not come."""
+"""Rents the machine of an offer once, waits until it runs, and gives it back if it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start script of a machine: what it is to do, in variables, before the text that does it."""
+"""Renders the start script of a rented machine: its job as variables, then fixed text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a rented machine gets its code: a commit on a remote that anybody can read; nothing that is only here."""
+"""Finds where a rented machine gets its code: a commit on a public remote; refuses what is only here."""
 
 from __future__ import annotations
 
