@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from ups.data.splits import PARTS
 from ups.run.data.data_config import Between, DataConfig, SplitConfig
-from ups.run.data.divide import STRATA, divided, held_aside, strata_of
+from ups.run.data.divide import STRATA, cut_besides, divided, held_aside, strata_of
 from ups.types import ConfigError
 
 
@@ -68,6 +69,31 @@ def test_folders_called_after_the_parts_are_the_split_unless_another_is_asked_fo
         return divided(DataConfig(task="advection1d", split=SplitConfig(**split)), given)[1].convention
 
     assert conventions() == "as given"
+    assert not cut_besides(divided(DataConfig(task="advection1d"), given)[1])
     assert conventions(files={"train": "a", "valid": "b", "test": "c"}) == "as given"
     assert conventions(fractions=(0.6, 0.2, 0.2)) == "seeded"
     assert conventions(convention="pdebench-last") == "pdebench-last"
+
+
+def test_what_is_given_for_testing_tests_and_nothing_else_though_no_part_is_given_for_validation() -> None:
+    ids = [*(f"train/{i}" for i in range(14)), *(f"test/{i}" for i in range(6))]
+    given = samples([{"a": float(i % 2)} for i in range(20)], ids)
+    split = divided(DataConfig(task="advection1d"), given)[1]
+    assert split.test == tuple(ids[14:])
+    assert (len(split.train), len(split.valid)) == (12, 2)
+    assert {*split.train, *split.valid} == {*ids[:14]}
+    assert {given.params_of(ids.index(name))["a"] for name in split.valid} == {0.0, 1.0}, "both sets of parameters"
+    assert cut_besides(split) == (
+        "the data bring a split without valid, cut from what is for training: train 12, valid 2, test 6"
+    )
+    many = samples([{}] * 130, [f"train/{i}" if i < 90 else f"test/{i}" for i in range(130)])
+    assert [len(divided(DataConfig(task="advection1d"), many)[1].part(part)) for part in PARTS] == [80, 10, 40]
+
+
+def test_a_test_part_that_is_not_given_is_cut_from_training_and_never_from_validation() -> None:
+    ids = [*(f"train/{i}" for i in range(18)), "val/0", "val/1"]
+    split = divided(DataConfig(task="advection1d"), samples([{}] * 20, ids))[1]
+    assert split.valid == ("val/0", "val/1")
+    assert (len(split.train), len(split.test)) == (16, 2)
+    alone = divided(DataConfig(task="advection1d"), samples([{}] * 20, [f"train/{i}" for i in range(20)]))[1]
+    assert [len(alone.part(part)) for part in PARTS] == [16, 2, 2]

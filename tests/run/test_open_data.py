@@ -556,7 +556,7 @@ def test_parts_may_be_given_by_files(tmp_path: Path) -> None:
     recorded = {"w": {"file": paths["c"], "task": WAVES, "split": {"record": str(path)}}}
     (data,) = sets_of(config(tmp_path, recorded), tmp_path)
     assert {part: len(data.parts(part)[0]) for part in ("train", "valid", "test")} == counts
-    with pytest.raises(ConfigError, match="add the missing part"):
+    with pytest.raises(ConfigError, match="names files for train and test"):
         config(tmp_path, {"w": {"task": WAVES, "split": {"files": {"train": "a"}}}})
 
 

@@ -17,6 +17,8 @@ from ups.types import ConfigError, DataError, counted
 PartName = Literal["train", "valid", "test"]
 PARTS: tuple[PartName, ...] = ("train", "valid", "test")
 IN_TIME = "in time"  # the convention that divides the frames of each trajectory
+AS_GIVEN = "as given"  # how the convention of a split begins that the data bring
+FEW, VALID_OF_FEW = 60, 0.2  # trajectories for training below which so large a part of them is for validation
 # What else folders of the parts are called.
 SPELLINGS: dict[str, PartName] = {
     **{part: part for part in PARTS},
@@ -151,6 +153,31 @@ def parts_of(ids: Sequence[str]) -> dict[str, str] | None:
     """The part of each id, where all begin with the name of one, `train/…`, and some are for training; else None."""
     where: dict[str, str] = {name: SPELLINGS.get(name.split("/")[0].lower(), "") for name in ids}
     return where if all(where.values()) and "train" in where.values() else None
+
+
+def as_given(
+    ids: Sequence[str],
+    where: Mapping[str, str],
+    fractions: tuple[float, float, float],
+    seed: int,
+    strata: Sequence[object] = (),
+) -> Split:
+    """The split in which each id is in the part that `where` names. Parts that no id is in are cut from what is for
+    training alone, so that what is given for testing tests, and nothing else does."""
+    missing = [part for part in PARTS if part not in where.values()]
+    if not missing:
+        return given_split(ids, where, AS_GIVEN)
+    rows = [row for row, name in enumerate(ids) if where[name] == "train"]
+    whole = sum(fractions[PARTS.index(part)] for part in ("train", *missing))
+    train, valid, test = (
+        share / whole if part in ("train", *missing) else 0.0 for part, share in zip(PARTS, fractions, strict=True)
+    )
+    if missing == ["valid"] and len(rows) < FEW:
+        train, valid = 1 - VALID_OF_FEW, VALID_OF_FEW
+    labels = [strata[row] for row in rows] if strata else ()
+    cut = make_split([ids[row] for row in rows], "seeded", (train, valid, test), seed, labels)
+    where = {**where, **{name: part for part in missing for name in cut.part(part)}}
+    return given_split(ids, where, f"{AS_GIVEN}, {' and '.join(missing)} cut from train", fractions, seed)
 
 
 def given_split(

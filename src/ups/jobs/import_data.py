@@ -63,7 +63,7 @@ def _split(source: Source, fractions: tuple[float, float, float] | None) -> Mapp
     """The split that the ids state, `train/…`; otherwise a seeded one in which every part has all parameters."""
     own = parts_of(source.ids)
     if fractions is None and own is not None:
-        return {part: [name for name in source.ids if own[name] == part] for part in PARTS}
+        return {part: ids for part in PARTS if (ids := [name for name in source.ids if own[name] == part])}
     strata = [tuple(sorted(source.params_of(i).items())) for i in range(len(source))]
     split = make_split(source.ids, "seeded", fractions or FRACTIONS, strata=strata)
     return {part: ids for part in PARTS if (ids := getattr(split, part))}

@@ -34,9 +34,11 @@ class BehindOperator(Stage):
 
         steps = []
         with torch.no_grad():
-            before, targets = context_and_targets(self.simulator, window)
+            context, targets = context_and_targets(self.simulator, window)
+            tokens, count = torch.cat((context, targets), 1), context.shape[1]
+            before = tokens[:, :count]
             for i in range(window.targets.shape[1]):
-                condition, after = Condition.of(window, i), targets[:, i]
+                condition, after = Condition.of(window, i), tokens[:, count + i]
                 z = advanced(self.simulator, before, condition)
                 steps.append((z, before[:, -1], after - z, condition))
                 before = torch.cat((before[:, 1:], after.unsqueeze(1)), 1)

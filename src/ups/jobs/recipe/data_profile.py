@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data import Source, open_source, renamed, same_task
-from ups.data.splits import PARTS, parts_of
+from ups.data.splits import parts_of
 from ups.definition import definition_from, is_file_name
 from ups.jobs.recipe.axis_ends import seamless, wrapping
 from ups.jobs.recipe.carrying import Glance, glances, winds_in
@@ -214,8 +214,8 @@ def _looked_into(source: Source, here: Holding, every: int, thin: int) -> Holdin
 
 
 def _divided(source: Source) -> bool:
-    """Whether folders of its files say what is for training, what for validation and what for testing."""
-    return set((parts_of(source.ids) or {}).values()) == set(PARTS)
+    """Whether folders of its files say what is for training and what for testing."""
+    return "test" in (parts_of(source.ids) or {}).values()
 
 
 def _blown(source: Source) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ups.config import Config
 from ups.data.reduction import Reduction
-from ups.data.splits import PARTS
 from ups.definition import Definition, definition_from, is_file_name
 from ups.fetch.downloads import require_nameable
 from ups.fetch.fetch import is_elsewhere
@@ -161,7 +160,7 @@ class SplitConfig(Config):
     """Parameter values that are used for testing only, by name: `{nu: [0.02]}`, or all values in a range, `{nu: {low:
     0.01, high: 0.1}}`. With several parameters, a trajectory must match all of them."""
     files: dict[Literal["train", "valid", "test"], str | tuple[str, ...]] = Field(default_factory=dict)
-    """Files, folders or patterns for each part, instead of `file`."""
+    """Files, folders or patterns for each part, instead of `file`. Without `valid` it is cut from train."""
     record: str | None = None
     """The file of a split that `ups data split` has made of exactly these samples."""
 
@@ -174,8 +173,8 @@ class SplitConfig(Config):
             raise ValueError(f"split.time is {self.time}, but its shares are not negative and sum to 1.")
         if self.pieces > 1 and self.time is None:
             raise ValueError(f"split.pieces is {self.pieces}, but without `time` no trajectory is cut; add it.")
-        if self.files and set(self.files) != set(PARTS):
-            raise ValueError("split.files names files for train, valid and test; add the missing part.")
+        if self.files and not {"train", "test"} <= set(self.files):
+            raise ValueError("split.files names files for train and test, and for valid if there are any; add them.")
         return self
 
 

@@ -26,7 +26,7 @@ from ups.files import is_pattern
 from ups.physics import TASKS
 from ups.progress import OnProgress, Say
 from ups.run.data.data_config import DataConfig
-from ups.run.data.divide import divided, left_out
+from ups.run.data.divide import cut_besides, divided, left_out
 from ups.run.data.generate import generate
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, TaskSpec, UpsError, few
@@ -156,10 +156,11 @@ def _common(paths: Sequence[Path]) -> Path:
 def opened(data: DataConfig, folder: Path, following: OnProgress, known: Path | None = None) -> Iterator[DataEntry]:
     """The data of one entry of a config, made first where it names no file and the folder `known` has none of it."""
     if data.split.files:
-        parts = {part: open_files(data.split.files[part], data.definition) for part in PARTS}
+        names = [part for part in PARTS if part in data.split.files]
+        parts = {part: open_files(data.split.files[part], data.definition) for part in names}
         _check_apart({f"split.files.{part}": source for part, source in parts.items()})
         paths = [path for source in parts.values() for path in source.files()]
-        source: Source = Joined(_common(paths), [parts[part] for part in PARTS], list(PARTS))
+        source: Source = Joined(_common(paths), list(parts.values()), names)
     elif data.file:
         source = open_files(data.file, data.definition)
     else:
@@ -276,6 +277,8 @@ def open_sets(
             say(f"data.{name}: {remark}")
         if unused := entry.config.unused:
             say(f"data.{name}: {few(unused)} would say how data are made, and its files are there: not used.")
+        if words := cut_besides(entry.split):
+            say(f"data.{name}: {words}")
         if shared := left_out(entry.config, entry.source, entry.split):
             say(f"data.{name}: {shared}")
     return sets

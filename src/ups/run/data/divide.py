@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Source
-from ups.data.splits import IN_TIME, PARTS, Split, given_split, held_out, make_split, parts_of
+from ups.data.splits import AS_GIVEN, IN_TIME, PARTS, Split, as_given, given_split, held_out, make_split, parts_of
 from ups.data.views import CutInTime, Mirrored
 from ups.run.data.data_config import Between, DataConfig, SplitConfig, odd_channels
 from ups.types import Array, ConfigError, check_known, counted, same_value
@@ -38,7 +38,7 @@ def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
         return source, Split.load(Path(settings.record), source.ids)
     own = parts_of(source.ids)
     if own is not None and (settings.files or settings == SplitConfig()):
-        return source, given_split(source.ids, own, "as given")
+        return source, as_given(source.ids, own, settings.fractions, seed, strata_of(source))
     return source, make_split(source.ids, settings.convention, settings.fractions, seed, strata_of(source))
 
 
@@ -97,6 +97,17 @@ def _begin_alike(source: Source, one: int, other: int) -> bool:
     if source.task.given:
         pairs.append((source.inputs(one), source.inputs(other)))
     return bool(pairs) and all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+
+def cut_besides(split: Split) -> str:
+    """A sentence where the data bring a split that lacks a part, which is cut from what is for training."""
+    begin, _, cut = split.convention.partition(", ")
+    if begin != AS_GIVEN or not cut:
+        return ""
+    counts = ", ".join(f"{part} {len(getattr(split, part))}" for part in PARTS)
+    return (
+        f"the data bring a split without {cut.removesuffix(' cut from train')}, cut from what is for training: {counts}"
+    )
 
 
 def left_out(data: DataConfig, source: Source, split: Split) -> str | None:
