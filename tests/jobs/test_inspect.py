@@ -458,3 +458,27 @@ def test_a_file_whose_values_cannot_be_read_is_closed_too(sound: Path, monkeypat
     monkeypatch.setattr(Source, "__exit__", lambda self, *_: closed.append(self.path))
     assert problems([sound]) == [(sound, "is cut")]
     assert closed == [sound]
+
+
+def test_a_number_that_fills_cells_far_from_all_others_is_said_and_walls_are_not(tmp_path: Path) -> None:
+    u = np.random.default_rng(0).normal(size=(8, 12, 16)).cumsum(1)
+    filled, walls = u.copy(), u.copy()
+    filled[:, :, 5:8], walls[:, :, [0, -1]] = -9999, 0
+    task = Definition("q", dims=("sample", "time", "x"), fields={"u": ("u",)}, dt=0.1)
+    words = "u is -9999 in 3 of 16 cells of all frames, far from all its other values: where these cells do not count, "
+    for name, values, expected in (("filled", filled, [f"{words}write NaN there"]), ("walls", walls, []), ("u", u, [])):
+        np.savez(tmp_path / f"{name}.npz", u=values)
+        said = [text for _, text in notes([tmp_path / f"{name}.npz"], task)]
+        assert said == expected, name
+        assert not problems([tmp_path / f"{name}.npz"], task)
+
+
+def test_what_is_not_used_of_a_file_is_said_by_validate_and_text_is_no_field(tmp_path: Path) -> None:
+    u = np.random.default_rng(0).normal(size=(8, 12, 16))
+    task = Definition("q", dims=("sample", "time", "x"), fields={"u": ("u",)}, dt=0.1)
+    np.savez(tmp_path / "short.npz", u=u, nu=np.arange(7.0))
+    ((_, said),) = notes([tmp_path / "short.npz"], task)
+    assert said == "array nu (7) is not used; the task does not name it"
+    np.savez(tmp_path / "text.npz", u=u.astype(str))
+    ((_, wrong),) = problems([tmp_path / "text.npz"], task)
+    assert wrong == "u (8 × 12 × 16) holds text, not numbers; write it as an array of numbers."

@@ -237,6 +237,28 @@ def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
     assert "operator.train.lr" not in found[2]
 
 
+def test_a_field_that_hides_its_rate_is_found_beside_one_that_hides_nothing(tmp_path: Path) -> None:
+    """A source that swings in time at a rate of each sample's own, and heat that it drives."""
+    draw, x, t = np.random.default_rng(6), (np.arange(24) + 0.5) / 24, 0.02 * np.arange(21)
+    heat, source = np.zeros((2, 32, 21, 24))
+    for i in range(32):
+        rate, phase, place = draw.uniform(3, 12), draw.uniform(0, 6), draw.uniform(0.2, 0.8)
+        source[i] = 5 * np.exp(-(((x - place) / 0.1) ** 2)) * np.sin(rate * t[:, None] + phase)
+        heat[i, 0] = np.cos(np.pi * x * draw.integers(1, 4)) * draw.normal()
+        for step in range(20):
+            around = np.pad(heat[i, step], 1, mode="edge")
+            heat[i, step + 1] = heat[i, step] + 0.02 * source[i, step] + 0.2 * np.diff(around, 2)
+    fields = {"f": {"f": source}, "both": {"u": heat, "f": source}}
+    for name, arrays in fields.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        words = ", ".join(f"{key}: [{key}]" for key in arrays)
+        (tmp_path / f"{name}.yaml").write_text(
+            f"name: {name}\ndims: [sample, time, x]\nfields: {{{words}}}\ndt: 0.02\n"
+        )
+    found = {name: holdings([tmp_path / f"{name}.npz"], str(tmp_path / f"{name}.yaml"))[0].hidden for name in fields}
+    assert found == {"f": True, "both": True}
+
+
 @pytest.mark.parametrize(
     ("shape", "patch"), [((2,), [1, 2, 2]), ((7,), [2, 2, 2]), ((8,), [4, 2, 2]), ((32, 3), [4, 1, 2])]
 )
@@ -260,7 +282,7 @@ def test_a_section_that_fit_is_given_leaves_the_rest_of_it_as_it_is_proposed() -
     given = {"operator": {"train": {"lr": 1e-3}}, "model.operator": {"carried": {"a": ["c"]}, "context": 3}, "mix": {}}
     wanted = {"operator.train.lr": 1e-3, "model.operator.carried": {"a": ["c"]}, "model.operator.context": 3, "mix": {}}
     assert _single(given) == wanted
-    assert _single({"start_from": Path("runs/old")}) == {"start_from": "runs/old"}
+    assert _single({"start_from": Path("2026-11-19")}) == {"start_from": '"2026-11-19"'}, "a path, not a date"
 
 
 @pytest.mark.parametrize("what", ["an infinity", "nothing but nan", "nan", "1e300"])

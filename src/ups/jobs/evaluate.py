@@ -156,6 +156,12 @@ class Session:
         trained = definitions_of(self.folder.folder, simulator)
         read = open_for(simulator, path, question.task, trained, self.judge.warnings.append)
         stored = self.stack.enter_context(read)
+        if "ups_simulator" in stored.attributes():
+            given = stored.attributes().get("ups_given_frames", 0)
+            self.judge.warnings.append(
+                f"{path} was written by `ups rollout`: what follows its first {counted(int(given), 'frame')} is what a "
+                "simulator predicted, and no truth to judge one by."
+            )
         source = fitting(simulator, stored, question.params, 1, self.judge.warnings.append)
         spec = simulator.codec.task(source.task)
         data = self._known(spec.name)

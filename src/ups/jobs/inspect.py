@@ -31,7 +31,7 @@ from ups.jobs.recipe.variety import (
 )
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
-from ups.run.data.doubts import close_ups, laws_in_words, lost_digits
+from ups.run.data.doubts import close_ups, fill_values, laws_in_words, lost_digits
 from ups.types import Array, DataError, counted, counted_from, data_size, few
 
 RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making
@@ -49,7 +49,7 @@ WRONG = (
 UNMEASURABLE = (WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL)
 
 # Notes of a reader that `ups data validate` repeats: what it took for granted, and may be otherwise.
-UNSURE = (AS_MANY, CONTRADICTED, FALLS, NO_TIMES)
+UNSURE = (AS_MANY, CONTRADICTED, FALLS, NO_TIMES, "is not used")
 
 Task = str | Definition | None
 
@@ -59,8 +59,17 @@ def describe(path: Path, task: Task = None) -> str:
     with open_source(path, TASKS, task) as source:
         holds, broken = laws_in_words(source)
         lines = [*_headline(source), *_values(source), *coefficients(source), *(f"  {law}" for law in holds)]
-        lines += [f"  note: {note}" for note in (*source.all_notes, *differences(source), *seams(source))]
-        faults = (*source.problems, *uneven_times(source), *single_cells(source), *lost_digits(source), *broken)
+        lines += [
+            f"  note: {note}"
+            for note in (*source.all_notes, *fill_values(source), *differences(source), *seams(source))
+        ]
+        faults = (
+            *source.problems,
+            *uneven_times(source),
+            *single_cells(source),
+            *lost_digits(source),
+            *broken,
+        )
         lines += [f"  PROBLEM: {problem}" for problem in faults]
         lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]
         lines.append(described_task(source, Definition.of(task)).text().rstrip())
@@ -74,7 +83,9 @@ def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
         try:
             with open_source(path, TASKS, task) as source:
                 unsure = [note for note in source.notes if any(words in note for words in UNSURE)]
-                remarks += [(path, note) for note in (*unsure, *differences(source), *seams(source))]
+                remarks += [
+                    (path, note) for note in (*unsure, *fill_values(source), *differences(source), *seams(source))
+                ]
         except DataError:
             continue  # `problems` says why
     return remarks
@@ -238,7 +249,7 @@ def _values(source: Source) -> list[str]:
     if not rows:
         return ["  no cell of the trajectories looked at counts"]
     stack = np.stack(rows)
-    low, high, mean = stack[:, 0].min(0), stack[:, 1].max(0), stack[:, 2].mean(0)
+    low, high, mean = stack[:, 0].min(0) + 0.0, stack[:, 1].max(0) + 0.0, stack[:, 2].mean(0)  # −0 is 0
     std = np.sqrt(stack[:, 3].mean(0) + stack[:, 2].var(0))  # squares of what is far from 0 would lose its digits
     return [f"  values of {counted(len(rows), 'trajectory')}:"] + [
         f"    {name:<12} min {low[c]:.4g}  max {high[c]:.4g}  mean {mean[c]:.4g}  std {std[c]:.4g}"

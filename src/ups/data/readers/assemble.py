@@ -185,6 +185,9 @@ def _sorted(store: Store, variables: Sequence[Variable], definition: Definition,
             remarks.notes.append(f"array {v.words} is not used: it has no axis of space")
     for v in (v for v in spatial if v.dtype.kind == "c"):
         raise complex_values(path, v.words)
+    wanted = {*fields_named(definition), *named_inputs(definition)}
+    for v in (v for v in spatial if not v.is_number and v.name in wanted):
+        raise DataError(f"{path}: {v.words} holds {_kind_of(v)}, not numbers; write it as an array of numbers.")
     spatial = [v for v in spatial if v.is_number]
     moving = [v for v in spatial if TIME in v.dims]
     named = set(named_inputs(definition))
@@ -200,6 +203,12 @@ def _sorted(store: Store, variables: Sequence[Variable], definition: Definition,
         parts.inputs.append(mask)
         parts.input_groups[mask.name] = (mask.name,)
     return parts
+
+
+def _kind_of(v: Variable) -> str:
+    return {"S": "text", "U": "text", "O": "Python objects", "M": "dates"}.get(
+        v.dtype.kind, f"values of type {v.dtype}"
+    )
 
 
 def complex_values(path: Path, words: str) -> DataError:

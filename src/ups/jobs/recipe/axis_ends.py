@@ -64,6 +64,7 @@ def wrapping(axes: Sequence[str]) -> list[str]:
     return [words] if axes else []
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _fits(frames: Array, axis: int) -> bool:
     """Whether first and second differences of `(F, *S, C)` across the ends of an axis are as large as those inside."""
     lines = np.moveaxis(frames, 1 + axis, 0)
@@ -83,6 +84,7 @@ def _fits(frames: Array, axis: int) -> bool:
     return True
 
 
+@np.errstate(over="ignore", invalid="ignore")  # numbers beyond all measure are named elsewhere
 def _twice(frames: Array, axis: int) -> bool:
     """Whether the ends of an axis are equal, and its neighbours there are not, nor the cells next to the ends, as in
     states that are their own mirror image."""

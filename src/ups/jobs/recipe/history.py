@@ -55,23 +55,27 @@ def triples(source: Source, every: int, thin: int) -> list[Triple]:
 
 def hides(seen: Sequence[Triple]) -> bool:
     """Whether one frame leaves at least half of what changes next unexplained, and two frames at most a quarter of
-    that: a displacement without its velocity, a field without the one that drives it."""
+    that, in all channels together or in one of them: a displacement without its velocity, a field without the one that
+    drives it."""
     alike = [t for t in seen if (t.frames.shape, t.periodic) == (seen[0].frames.shape, seen[0].periodic)]
     if len(alike) < FEWEST:
         return False
     left = _unexplained(alike, before=False)
-    return left > HIDDEN and _unexplained(alike, before=True) < TOLD * left
+    if not (left > HIDDEN).any():
+        return False
+    return bool(((left > HIDDEN) & (_unexplained(alike, before=True) < TOLD * left)).any())
 
 
-def _unexplained(seen: Sequence[Triple], before: bool) -> float:
-    """The part of the changes to the last frames of the second half of the triples that ridge regression on the first
-    half misses: of random functions of what lies around a cell in the middle frame, and with `before` in the change
-    to that one too. Cells that do not count are 0, and not asked for."""
+def _unexplained(seen: Sequence[Triple], before: bool) -> Array:
+    """For all channels together, then for each: the part of the changes to the last frames of the second half of the
+    triples that ridge regression on the first half misses: of random functions of what lies around a cell in the
+    middle frame, and with `before` in the change to that one too. Cells that do not count are 0, and not asked for."""
     draw = np.random.default_rng(0)
     frames = np.stack([triple.frames for triple in seen])
     axes = tuple(range(frames.ndim - 1))
+    nothing = np.zeros(1 + frames.shape[-1])
     if np.isnan(frames).all(axes).any():
-        return 0.0
+        return nothing
     frames = (frames - np.nanmean(frames, axes)) / np.maximum(np.nanstd(frames, axes), TINY)
     inputs, changes, fit = [], [], []
     for i, (triple, (first, middle, last)) in enumerate(zip(seen, frames, strict=True)):
@@ -85,17 +89,25 @@ def _unexplained(seen: Sequence[Triple], before: bool) -> float:
         fit.append(np.full(len(rows), 2 * i < len(seen)))
     x, y, train = np.concatenate(inputs), np.concatenate(changes), np.concatenate(fit)
     if not len(x):
-        return 0.0
+        return nothing
     y /= np.maximum(np.sqrt(np.mean(y**2, 0)), TINY)
     x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-9 * np.abs(x).max(0) + TINY)
     weights = draw.normal(size=(x.shape[1], FEATURES)) / np.sqrt(x.shape[1])
     x = np.hstack((x, np.maximum(x @ weights + draw.normal(size=FEATURES), 0), np.ones((len(x), 1))))
-    a, b, size = x[train], y[train], np.sum(y[~train] ** 2)
-    if not len(a) or size == 0:
-        return 0.0
+    a, b, size = x[train], y[train], _squares(y[~train])
+    if not len(a) or size[0] == 0:
+        return nothing
     gram, right, unit = a.T @ a, a.T @ b, len(a) * np.eye(x.shape[1])
     fits = (np.linalg.solve(gram + ridge * unit, right) for ridge in RIDGES)
-    return min(1.0, *(float(np.sum((y[~train] - x[~train] @ w) ** 2) / size) for w in fits))
+    missed = np.min([_squares(y[~train] - x[~train] @ w) for w in fits], 0)
+    part: Array = np.divide(missed, size, out=nothing, where=size > 0)
+    return part.clip(max=1.0)
+
+
+def _squares(values: Array) -> Array:
+    """The sum of squares of all channels, then of each."""
+    each = np.sum(values**2, 0)
+    return np.array([each.sum(), *each])
 
 
 def _around(values: Array, periodic: Sequence[bool]) -> Array:

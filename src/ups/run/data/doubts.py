@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # commands that only look at files do without torch
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
 # What a law may be off in float32 data of a second-order scheme before it counts as broken.
 TOLERANCE = 1e-3
+FAR = 3  # times the range of all other values, by which a number that fills cells lies beside it
 ENFORCED = "predictions are made to obey it unless `model.simulator.guard` is false; take it out of the task"
 
 
@@ -85,9 +86,31 @@ def lost_digits(source: Source) -> list[str]:
     return digits.problems()
 
 
+def fill_values(source: Source) -> list[str]:
+    """A sentence for each channel that has one and the same number in some cells of all frames of a trajectory looked
+    at closely, farther from all its other values than these are from each other."""
+    filled: dict[str, tuple[float, int, int]] = {}
+    for sample in () if source.task.steady else close_ups(source):
+        frames = np.asarray(sample.values, np.float64).reshape(len(sample.values), -1, len(source.task.channels))
+        for name, cells in zip(source.task.channels, np.moveaxis(frames, -1, 0), strict=True):  # (T, cells)
+            still = (cells == cells[0]).all(0)
+            if name in filled or len(cells) < 2 or not still.any() or still.all() or not np.isfinite(cells).all():
+                continue
+            low, high = cells[:, ~still].min(), cells[:, ~still].max()
+            far = still & ((cells[0] < low - FAR * (high - low)) | (cells[0] > high + FAR * (high - low)))
+            numbers, counts = np.unique(cells[0][far], return_counts=True)
+            if len(numbers) == 1 and counts[0] > 1:
+                filled[name] = (float(numbers[0]), int(counts[0]), len(still))
+    return [
+        f"{name} is {number:.6g} in {count} of {cells} cells of all frames, far from all its other values: where these "
+        "cells do not count, write NaN there"
+        for name, (number, count, cells) in filled.items()
+    ]
+
+
 def doubts_of(source: Source) -> list[str]:
     """What is doubtful of a source, a sentence each."""
-    return [*lost_digits(source), *(f"{words}; {ENFORCED}" for words in laws_in_words(source)[1])]
+    return [*lost_digits(source), *fill_values(source), *(f"{words}; {ENFORCED}" for words in laws_in_words(source)[1])]
 
 
 def doubts(sets: Iterable[DataSet]) -> list[str]:
