@@ -241,8 +241,8 @@ def _check_order(fields: tuple[Field, ...], axes: tuple[str, ...], equation: Tas
             order = [f.channels[ends.index(axis)] for axis in axes]
             raise ConfigError(
                 f"{where}: the components of {f.name} are {', '.join(f.channels)}, and the axes {', '.join(axes)}; say "
-                f"them in the order of the axes, `{f.name}: [{', '.join(order)}]`, where each is an array of its own; in "
-                "one array for all, put the components themselves in that order first."
+                f"them in the order of the axes, `{f.name}: [{', '.join(order)}]`, where each is an array of its own; "
+                "in one array for all, put the components themselves in that order first."
             )
 
 
