@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -16,8 +17,9 @@ from ups.bench import accuracy, ledger
 from ups.bench.accuracy import Request, Way, bench_accuracy
 from ups.bench.beyond import OVER_GRID
 from ups.bench.rows import Budget, Row, check_budget, rows_in
-from ups.bench.variants import Few, InPrecision, Short
+from ups.bench.variants import Few, InPrecision, Short, Whole
 from ups.bench.verify import bench_verify, compared
+from ups.cli import main
 from ups.config import load
 from ups.data import open_source
 from ups.physics import TASKS
@@ -245,6 +247,10 @@ def test_steps_take_the_place_of_the_clock_in_the_stage_that_has_one(measured: M
     (config,) = configs
     assert (config.operator.train.steps, config.operator.train.seconds, config.codec.train.steps) == (7, None, 2)
     assert config.name == "tiny-first-0.005min-7steps-seed0", "another folder than that of the minutes"
+    place = places(measured)[0]
+    for steps, by_steps in ((7, True), ({"operator": 7}, False), (None, False)):
+        entry = accuracy.entry_of(place, measured.row, Budget(steps=steps), {"source": ""})
+        assert entry.by_steps is by_steps, "an entry says of itself that no clock ended it"
     text = TINY.replace("train: {steps: 2}", "train: {seconds: 1}")
     (tmp_path / "both.yaml").write_text(text + "name: both\n")
     (both,) = rows_in(tmp_path).values()
@@ -325,3 +331,25 @@ def test_an_fno_beside_it_has_as_many_parameters_and_as_much_time(measured: Meas
     assert fno.seconds == pytest.approx(ours.seconds, rel=0.5)
     assert fno.steps > 0
     assert entry.score("fno") is not None
+
+
+def test_flags_of_the_command_become_the_budget_of_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("ups.bench.accuracy.bench_accuracy", lambda request, say: asked.append(request) or 0)  # noqa: ARG005
+    monkeypatch.setattr("ups.bench.verify.bench_verify", lambda *given: asked.append(given) or 0)
+
+    def budget(*words: str) -> Budget:
+        with contextlib.suppress(SystemExit):
+            main(["bench", *words, "--out", str(tmp_path)])
+        last = asked[-1]
+        return last.budget if isinstance(last, Request) else last[2]  # type: ignore[index,no-any-return]
+
+    row = "darcy2d/beta1"
+    assert budget("accuracy", row, "--minutes", "2", "--steps", "70", "--seed", "3", "--fno") == Budget(
+        minutes=2.0, seed=3, baselines=("fno",), steps=70
+    )
+    assert budget("accuracy", row, "--short", "--device", "cpu") == Budget(device="cpu", variant=Short())
+    assert budget("accuracy", row, "--trajectories", "16") == Budget(variant=Few(16, None))
+    assert budget("accuracy", row, "--precision", "bf16") == Budget(variant=InPrecision("bf16"))
+    assert budget("verify", row) == Budget(variant=Short())
+    assert budget("verify", row, "--whole", "--seed", "5") == Budget(seed=5, variant=Whole())

@@ -94,7 +94,8 @@ def bench_accuracy(
 
     baselines = tuple(name for name, wanted in (("fno", fno), ("uno", uno)) if wanted)
     wanted = chosen(known_rows(rows), names, all_rows)
-    budget = Budget(minutes, seed, device, baselines, steps, variant_of(short, trajectories, start_from, precision))
+    variant = variant_of(short, trajectories, start_from, precision)
+    budget = Budget(minutes=minutes, seed=seed, device=device, baselines=baselines, steps=steps, variant=variant)
     place = ledger or home() / LEDGER
     return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=say))
 
