@@ -146,7 +146,7 @@ def few_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             scores = [[s for run in known if (s := run.score()) is not None] for known in (further, anew)]
             ratio = "–"
             if all(scores):
-                ratio = ratio_with_caveats(ratio_of(joined(scores[1]), joined(scores[0])), anew[-1], further[-1])
+                ratio = ratio_with_caveats(ratio_of(joined(scores[1]), joined(scores[0])), [*anew, *further])
             spent = f"{minutes:g} min" + (f", from `{source}`" if source else "")
             spent += older(rows[row], [*further, *anew]) if row in rows else ""
             lines.append((f"`{row}`", str(count), *map(score_cell, scores), ratio, spent))
@@ -170,7 +170,7 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
                 plain = [entry for entry in runs["fp32"] if entry.minutes == known[0].minutes]
                 ratio = "–"
                 if _mean(plain):
-                    ratio = ratio_with_caveats(f"{_mean(known) / _mean(plain):.2f}", known[0], plain[0])
+                    ratio = ratio_with_caveats(f"{_mean(known) / _mean(plain):.2f}", [*known, *plain])
                 steps = sum(entry.predictors[OURS].steps for entry in known) / len(known)
                 spent = ", ".join(filter(None, (f"{known[0].minutes:g} min", circumstances(known))))
                 scores = [score for entry in known if (score := entry.score()) is not None]

@@ -73,12 +73,12 @@ def program(entry: Entry) -> str | None:
     return entry.source or entry.commit
 
 
-def ratio_with_caveats(ratio: str, ours: Entry, theirs: Entry) -> str:
-    """A ratio of two runs with a remark where their programs or hardware differ; a dash where their recipes differ."""
-    if ours.recipe != theirs.recipe:
+def ratio_with_caveats(ratio: str, runs: Sequence[Entry]) -> str:
+    """A ratio of several runs with a remark where their programs or hardware differ; a dash where their recipes do."""
+    if len({run.recipe for run in runs}) > 1:
         return "– (different recipes)"
-    unlike = ["programs"] if program(ours) != program(theirs) else []
-    unlike += ["hardware"] if ours.hardware != theirs.hardware else []
+    unlike = ["programs"] if len({program(run) for run in runs}) > 1 else []
+    unlike += ["hardware"] if len({run.hardware for run in runs}) > 1 else []
     return f"{ratio} (different {' and '.join(unlike)})" if unlike else ratio
 
 
