@@ -108,7 +108,7 @@ class Window:
         return dataclasses.replace(self, **{name: change(value) for name, value in held.items() if value is not None})
 
 
-def numbers_of(task: TaskSpec) -> tuple[str, ...]:
+def numeric_params(task: TaskSpec) -> tuple[str, ...]:
     """The names of the parameters that a network is told, in the order of `Window.params`: numbers, and words that are
     encoded as the place among their choices."""
     return tuple(p.name for p in task.parameters if p.encoded or not p.choices)
@@ -123,7 +123,7 @@ NOT_TOLD = (
 def told_apart(task: TaskSpec) -> bool:
     """Whether anything says which answer is asked for: a frame to go on from, or of a steady task an input that is no
     mask, or a parameter."""
-    return not task.steady or bool(set(task.given) - {task.mask}) or bool(numbers_of(task))
+    return not task.steady or bool(set(task.given) - {task.mask}) or bool(numeric_params(task))
 
 
 def mask_of(task: TaskSpec, inputs: Tensor) -> Tensor | None:

@@ -16,7 +16,7 @@ from ups.eval.rollout import EvalProtocol, evaluate
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.stages.operator import OperatorStage
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, numeric_params
 from ups.types import ConfigError, DataError, Field, TaskSpec
 
 SMALL = (8, 4)
@@ -42,7 +42,7 @@ def waves(task: TaskSpec, samples: int = 4, cells: int = 16, ahead: int = 2, see
     space, channels = (cells,) * task.ndim, len(task.channels)
     values = field.reshape(samples, 2 + ahead, cells, *(1,) * task.ndim).expand(-1, -1, *space, channels)
     inputs = torch.zeros(samples, *space, sum(len(f.channels) for f in task.inputs))
-    params = torch.full((samples, len(numbers_of(task))), 0.01)
+    params = torch.full((samples, len(numeric_params(task))), 0.01)
     dt = torch.full((samples,), 0.05)
     return Window(task, values[:, :2], values[:, 2:], inputs, params, dt, task.periodic, (1.0,) * task.ndim)
 
@@ -155,7 +155,7 @@ def media(samples: int = 6, cells: int = 16) -> Window:
     task, rng = TASKS["darcy2d"], torch.Generator().manual_seed(0)
     field = torch.randn(samples, cells, cells, 1, generator=rng)
     field = (field - field.mean()) / field.std(correction=0)
-    solution, params = 5 + field.unsqueeze(1), torch.ones(samples, len(numbers_of(task)))
+    solution, params = 5 + field.unsqueeze(1), torch.ones(samples, len(numeric_params(task)))
     one = torch.ones(samples)
     return Window(task, torch.zeros_like(solution), solution, 2 + 3 * field, params, one, task.periodic, (1.0, 1.0))
 

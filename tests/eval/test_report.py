@@ -22,7 +22,7 @@ from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Scored, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.eval.sections import drawn_section, learning_section, spectrum_remark
-from ups.eval.training_facts import Drawn, StageFact
+from ups.eval.training_facts import DrawCount, StageFact
 from ups.eval.trust_sections import errors_section
 from ups.physics import TASKS
 from ups.run_folders.errors import errors_of
@@ -31,7 +31,10 @@ from ups.types import DataError, TaskSpec
 
 P = EvalProtocol("A", 2)
 # 37 of 111 steps of 8 windows each: 296 samples of 80 windows, 3.7 epochs; the other task is never finished once.
-DRAWN = (Drawn("operator", "burgers1d", 37, 111, 0.3, 296, 80), Drawn("operator", "reacdiff2d", 74, 111, 0.7, 592, 999))
+DRAWN = (
+    DrawCount("operator", "burgers1d", 37, 111, 0.3, 296, 80),
+    DrawCount("operator", "reacdiff2d", 74, 111, 0.7, 592, 999),
+)
 TRAINED = Cost(params=170_000, steps=2000, seconds=80.5, device="cpu")
 
 

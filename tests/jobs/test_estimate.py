@@ -33,7 +33,7 @@ from ups.jobs.estimate import contention, fits, making
 from ups.jobs.estimate import estimate as module
 from ups.jobs.estimate.costs import WORKSPACES, Costs, StageCost, costs
 from ups.jobs.estimate.estimate import forecast, free_memory
-from ups.jobs.estimate.timing import Invented, ceilings
+from ups.jobs.estimate.timing import RandomBatches, ceilings
 from ups.jobs.recipe import proposal as propose
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig, run_config
@@ -68,7 +68,7 @@ def counted(config: RunConfig) -> Costs:
     return COUNTED[key]
 
 
-class Real(Invented):
+class Real(RandomBatches):
     """Windows of the shapes of a run, validation ones included."""
 
     def __init__(self, config: RunConfig, sets: list[Outline], stage: str, device: str) -> None:

@@ -25,7 +25,7 @@ from ups.jobs.inspect import notes
 from ups.jobs.recipe import proposal as module
 from ups.jobs.recipe.axis_ends import seamless
 from ups.jobs.recipe.data_profile import OF_FEW, Holding, held_as_they_are, holdings
-from ups.jobs.recipe.pace import FAST, FREE, SLOW, pace
+from ups.jobs.recipe.pace import ANY_PACE, FAST, SLOW, pace
 from ups.jobs.recipe.proposal import propose
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
@@ -517,7 +517,7 @@ def test_the_pace_of_waves_is_that_of_the_formula_and_nothing_at_rest_has_one(tm
     still[:, :, 3] = np.nan
     np.save(file, still)
     with open_source(file, TASKS, task) as source:
-        assert pace(source, 64, 1) == (FREE, FREE)
+        assert pace(source, 64, 1) == (ANY_PACE, ANY_PACE)
 
 
 def test_init_says_what_readers_noticed_and_what_is_doubtful(

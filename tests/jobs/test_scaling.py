@@ -20,7 +20,7 @@ from ups.jobs.estimate.scaling import (
     Link,
     Scaled,
     Scaling,
-    Talk,
+    Traffic,
     bytes_of_weights,
     counts_up_to,
     scaling,
@@ -82,15 +82,15 @@ def test_of_what_is_gathered_blocks_are_half_as_bf16_and_sums_are_whole(gather: 
 
 
 def test_a_step_waits_for_bytes_messages_and_votes() -> None:
-    talk = Talk(bytes=3e9, messages=4, votes=2)
+    talk = Traffic(bytes=3e9, messages=4, votes=2)
     assert talk.seconds(Link("slow", 1e9, 0.5), 3) == pytest.approx(3 + 4 * 0.5 + 2 * (VOTE + 2 * 0.5))
     assert counts_up_to(2) == [1, 2]
     assert counts_up_to(6) == [1, 2, 4, 6]
 
 
 def on_two(step: float, whole: float) -> Scaling:
-    one = Scaled(1, 64, 1.0, 1.0, Talk(), 100)
-    return Scaling("operator", (one, Scaled(2, 32, step, whole, Talk(1e8, 2, 1), 60)), (FAST,))
+    one = Scaled(1, 64, 1.0, 1.0, Traffic(), 100)
+    return Scaling("operator", (one, Scaled(2, 32, step, whole, Traffic(1e8, 2, 1), 60)), (FAST,))
 
 
 def test_a_second_device_pays_with_a_larger_batch_or_not_at_all() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
-from ups.tensors import Condition, Window, numbers_of
+from ups.tensors import Condition, Window, numeric_params
 
 GRIDS = {"burgers1d": (32,), "diffsorp1d": (32,), "reacdiff2d": (16, 24), "cfd2d": (16, 16), "cfd3d": (8, 8, 8)}
 VARIANTS = [("transformer", "attention"), ("transformer", "fourier"), ("unet", "attention"), ("unet", "fourier")]
@@ -44,7 +44,7 @@ def frames(name: str, batch: int = 2, context: int = 1, seed: int = 0) -> Tensor
 
 def condition(name: str, batch: int = 2, periodic: tuple[bool, ...] | None = None, dt: float = 0.05) -> Condition:
     task = TASKS[name]
-    params = torch.full((batch, len(numbers_of(task))), 0.5)
+    params = torch.full((batch, len(numeric_params(task))), 0.5)
     return Condition(params, torch.full((batch,), dt), periodic or task.periodic, name)
 
 

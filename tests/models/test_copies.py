@@ -12,7 +12,7 @@ from ups.models.config import SimulatorConfig
 from ups.models.copies import copies_of, moves_of
 from ups.physics import TASKS
 from ups.physics.symmetries import Which, turns
-from ups.tensors import Condition, LatentState, Window, numbers_of
+from ups.tensors import Condition, LatentState, Window, numeric_params
 from ups.types import ConfigError, Field
 
 
@@ -35,7 +35,7 @@ def window(name: str, context: int, cells: int) -> Window:
     task = TASKS[name]
     shape = (2, context, *(cells,) * task.ndim, len(task.channels))
     frames = 1 + 0.1 * torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    params = torch.ones(2, len(numbers_of(task)))
+    params = torch.ones(2, len(numeric_params(task)))
     none = torch.empty(2, *(cells,) * task.ndim, 0)
     return Window(task, frames, frames, none, params, torch.full((2,), 0.1), task.periodic, (1.0,) * task.ndim)
 
@@ -101,7 +101,7 @@ def test_cells_that_are_not_square_are_not_exchanged_though_their_tokens_are() -
         config = SimulatorConfig(images=True, guard=False)
         sim = build([task], CodecConfig(dim=64), OperatorConfig(width=16, depth=1, heads=2), config, {"cfd2d": grid})
         assert sim.codec.tokens(task) == (8, 8)
-        condition = Condition(torch.ones(1, len(numbers_of(task))), torch.ones(1), task.periodic, task.name)
+        condition = Condition(torch.ones(1, len(numeric_params(task))), torch.ones(1), task.periodic, task.name)
         assert len(copies_of(sim, task, condition)) == count
         frames = torch.rand(1, 1, *grid, 4) + 1
         given = dataclasses.replace(

@@ -18,7 +18,7 @@ from ups.models.drift import Drift, moved
 from ups.models.grids import Space
 from ups.models.stepping import Stepping
 from ups.physics import TASKS
-from ups.tensors import Condition, LatentState, Window, numbers_of
+from ups.tensors import Condition, LatentState, Window, numeric_params
 from ups.types import ConfigError, Param
 
 SPEEDS = torch.tensor([[0.2], [0.5], [0.8], [1.0]])  # of advection, each a sample's
@@ -158,7 +158,7 @@ def test_what_is_carried_does_not_hear_how_fast() -> None:
     task = TASKS["reacdiff1d"]
     quiet = OperatorConfig(width=16, depth=1, heads=2, carried={"reacdiff1d": ("rho",)})
     conditioner = LatentOperator(quiet, 8, [task]).conditioner
-    names = numbers_of(task)
+    names = numeric_params(task)
     params = torch.full((1, len(names)), 0.5)
 
     def heard(name: str, wraps: bool = True) -> bool:

@@ -17,7 +17,7 @@ from ups.physics.constraints import Law, Within
 from ups.physics.laws import broken, laws_of
 from ups.physics.random import Draw
 from ups.physics.ranges import InitialRange
-from ups.tensors import LatentState, Window, numbers_of
+from ups.tensors import LatentState, Window, numeric_params
 from ups.types import ConfigError, Domain, Field, TaskSpec
 
 CELLS = {1: 32, 2: 16, 3: 4}
@@ -63,7 +63,7 @@ def window(task: TaskSpec, state: Tensor, inputs: Tensor | None = None) -> Windo
         context=state.unsqueeze(1),
         targets=state[:, None][:, :0],
         inputs=state.new_zeros(*state.shape[:-1], 0) if inputs is None else inputs,
-        params=torch.full((len(state), len(numbers_of(task))), 0.5),
+        params=torch.full((len(state), len(numeric_params(task))), 0.5),
         dt=torch.full((len(state),), 0.1),
         periodic=task.periodic,
         box=tuple(hi - lo for lo, hi in task.bounds),

@@ -18,7 +18,7 @@ from ups.models.residual import ResidualFlow
 from ups.models.simulator import CORE
 from ups.models.stepping import Stepping
 from ups.physics import TASKS
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, numeric_params
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,7 +51,7 @@ def window(sim: Simulator, seed: int, samples: int = 3) -> Window:
         draw(samples, sim.context, *grid, len(task.channels)),
         draw(samples, 0, *grid, len(task.channels)),
         draw(samples, *grid, len(task.given)),
-        draw(samples, len(numbers_of(task))).abs(),
+        draw(samples, len(numeric_params(task))).abs(),
         0.01 * draw(samples),
         task.periodic,
         (1.0,) * task.ndim,

@@ -37,7 +37,7 @@ from ups.run.judging.judge import Judge, predictor_of
 from ups.run.judging.leaks import leaks
 from ups.run.order import fit_stage
 from ups.run.run import Run, run_alone
-from ups.tensors import numbers_of
+from ups.tensors import numeric_params
 from ups.types import ConfigError, DataError
 
 SCREEN = Screen.silent()
@@ -592,7 +592,7 @@ def test_fields_in_another_order_than_a_simulators_are_refused_and_parameters_pu
     (data,) = sets_of(config(tmp_path, {"w": {"file": str(tmp_path / "a.npz"), "task": task}}), tmp_path)
     feed, kill = data.task.parameters
     (turned,) = aligned([data], {"two": dataclasses.replace(data.task, parameters=(kill, feed))})
-    assert numbers_of(turned.task) == numbers_of(turned.first.source.task) == ("kill", "feed")
+    assert numeric_params(turned.task) == numeric_params(turned.first.source.task) == ("kill", "feed")
     with pytest.raises(DataError, match="has the fields u, v, but the simulator was trained on v, u"):
         as_known([data], {"two": dataclasses.replace(data.task, fields=data.task.fields[::-1])})
 

@@ -16,7 +16,7 @@ from ups.data.windows import Windows
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.physics import TASKS
 from ups.run.config import run_config
-from ups.run.order import Proven, drawn, windows_of
+from ups.run.order import ProvenBatches, drawn, windows_of
 from ups.run.training import seeded
 
 
@@ -58,14 +58,14 @@ class Notes:
     def close(self) -> None: ...
 
 
-def ranks(world: int) -> tuple[list[Windows], list[Proven], Together, Notes]:
+def ranks(world: int) -> tuple[list[Windows], list[ProvenBatches], Together, Notes]:
     made = [Windows([cast(Any, Numbers())], [], 5, 1, ranks=Rank(rank, world)) for rank in range(world)]
     dist, notes = Together(world), Notes()
-    proven = [Proven(w, w, cast(Dist, dist), "operator", [notes] if w.rank == 0 else []) for w in made]
+    proven = [ProvenBatches(w, w, cast(Dist, dist), "operator", [notes] if w.rank == 0 else []) for w in made]
     return made, proven, dist, notes
 
 
-def prove(made: list[Windows], proven: list[Proven], dist: Together, step: int) -> None:
+def prove(made: list[Windows], proven: list[ProvenBatches], dist: Together, step: int) -> None:
     dist.rows = [(*w.drawn.until(step), step) for w in made]
     for rank in proven:
         rank.prove(step)

@@ -16,7 +16,7 @@ from ups.physics.weak import WeakForm
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.stages.terms import box_of, lawless, unbalanced
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, numeric_params
 from ups.types import ConfigError, Field
 
 CELLS = {1: 128, 2: 24, 3: 8}
@@ -37,7 +37,7 @@ def sample(name: str, targets: int = 1, count: int = 3) -> Window:
     late = [] if task.steady else [task.dt * (first + i / 5) for i in range(1 + targets)]
     frames = equation.simulate(draw, domain, [0.0, *late], "accurate").float()
     frames = torch.cat((torch.zeros_like(frames), frames), 1) if task.steady else frames[:, 1:]
-    params = torch.tensor([float(equation.params()[p]) for p in numbers_of(task)])
+    params = torch.tensor([float(equation.params()[p]) for p in numeric_params(task)])
     return Window(
         task=task,
         context=frames[:, :1],
@@ -104,7 +104,7 @@ def test_the_weak_form_is_one_for_no_change_and_small_for_the_truth(name: str) -
     window = sample(name)
     form = WeakForm.of(window.task)
     assert form is not None
-    params = dict(zip(numbers_of(window.task), window.params.unbind(-1), strict=True))
+    params = dict(zip(numeric_params(window.task), window.params.unbind(-1), strict=True))
     rest = (window.inputs, params, window.dt, box_of(window))
     still, true = (form.remainder(window.state, after, *rest) for after in (window.state, window.targets[:, 0]))
     assert still.tolist() == pytest.approx([1.0] * 3, abs=0.02)
@@ -190,7 +190,7 @@ def test_a_term_that_no_task_has_is_refused_with_a_sentence() -> None:
 def test_laws_of_an_equation_are_penalised_in_its_own_units() -> None:
     task, scale = TASKS["cfd1d"], torch.tensor([1.0, 100.0, 5.0])
     found, truth = 1 + torch.rand(2, 3, 16, 3, generator=torch.Generator().manual_seed(0))
-    given = (torch.empty(3, 16, 0), torch.ones(3, len(numbers_of(task))), torch.ones(3), task.periodic, (1.0,))
+    given = (torch.empty(3, 16, 0), torch.ones(3, len(numeric_params(task))), torch.ones(3), task.periodic, (1.0,))
     window = Window(task, truth.unsqueeze(1), truth.unsqueeze(1), *given)
     physical = lawless("conserved", found, truth, window, torch.ones(3))
     assert (physical > 0).all()

@@ -25,7 +25,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.run import Run, finish_alone
 from ups.rundir import RunDir
 from ups.sync import delivery, push, remote_run, restore
-from ups.sync.courier import Copying, couriers_of, one_pass
+from ups.sync.courier import RunCopier, couriers_of, one_pass
 from ups.sync.push import Receipt, receipt_of
 from ups.sync.remote_run import Manifest, RemoteRun
 from ups.sync.snapshot import entries
@@ -195,7 +195,7 @@ def test_failures_of_the_store_are_retried_and_told(tmp_path: Path, monkeypatch:
     run, place = a_run(tmp_path), tmp_path / "bucket"
     url = place.as_uri()
     place.write_text("not a folder")
-    copying = Copying(run, url)
+    copying = RunCopier(run, url)
     assert not copying.look(0.0)
     assert Receipt.read(receipt_of(run)).trouble
     assert not copying.look(copying.due - 1.0)  # not before its time

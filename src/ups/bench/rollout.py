@@ -24,7 +24,7 @@ from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import Equation
 from ups.run.load import load
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, numeric_params
 from ups.types import ConfigError, TaskSpec, counted
 
 Say = Callable[[str], None]
@@ -67,7 +67,7 @@ def race_of(simulator: Simulator, task: TaskSpec, samples: int, device: torch.de
     times = tuple(i * dt for i in range(count))
     draw = Draw(SEED, range(samples), device, torch.float64)
     truth = solved(equation, draw, times, FINER * grid[0], grid)
-    numbers = [[middle[name] for name in numbers_of(task)]] * samples
+    numbers = [[middle[name] for name in numeric_params(task)]] * samples
     domain = equation.domain(grid[0])
     window = Window(
         task,

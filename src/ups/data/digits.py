@@ -10,7 +10,7 @@ import numpy as np
 from ups.types import Array
 
 FEWEST = 128  # steps of float32 that a field should vary by
-LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+LEAST, FLOAT32_MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 @dataclass
@@ -46,13 +46,13 @@ class Digits:
                     f"{name} is {size:.2g} at most, which float32, in which all is read, cannot hold; give it in a "
                     "smaller unit"
                 )
-            elif size <= MOST and 0 < width < FEWEST * np.spacing(np.float32(size)):
+            elif size <= FLOAT32_MAX and 0 < width < FEWEST * np.spacing(np.float32(size)):
                 problems.append(
                     f"{name} varies by {width:.2g} about {low:.4g}, which float32, in which all is read, can hardly "
                     f"tell apart; take {low:.4g} away from it"
                 )
         for name, values in self.params.items():
-            if max(map(abs, values)) > MOST:
+            if max(map(abs, values)) > FLOAT32_MAX:
                 problems.append(f"the parameter {name} is {max(values, key=abs):.2g}, which float32 cannot hold")
             elif len(np.unique(np.array(list(values), np.float32))) < len(values):
                 problems.append(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ups.definition import Definition
-from ups.tensors import numbers_of
+from ups.tensors import numeric_params
 from ups.types import Array, ConfigError, DataError, Domain, Params, TaskSpec, Trajectory, few
 
 UNFINISHED = ".part"
@@ -160,7 +160,7 @@ class Source(AbstractContextManager["Source"], ABC):
         assumed = _Assuming(self, params)
         known = assumed.params_of(0)
         words = [p.name for p in self.task.parameters if p.choices]
-        for name in numbers_of(self.task):
+        for name in numeric_params(self.task):
             if isinstance(params.get(name), str) and name not in words:
                 raise ConfigError(f"{self.task.name}: {name} is '{params[name]}', but must be a number.")
             if name not in known:

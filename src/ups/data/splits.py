@@ -18,7 +18,8 @@ PartName = Literal["train", "valid", "test"]
 PARTS: tuple[PartName, ...] = ("train", "valid", "test")
 IN_TIME = "in time"  # the convention that divides the frames of each trajectory
 AS_GIVEN = "as given"  # how the convention of a split begins that the data bring
-FEW, VALID_OF_FEW = 60, 0.2  # trajectories for training below which so large a part of them is for validation
+FEW_TRAJECTORIES = 60  # below so many, larger parts than a tenth are for validation and testing
+VALID_OF_FEW = 0.2  # the part of what is for training, where a split brings no validation and few trajectories
 # What else folders of the parts are called.
 SPELLINGS: dict[str, PartName] = {
     **{part: part for part in PARTS},
@@ -172,7 +173,7 @@ def as_given(
     train, valid, test = (
         share / whole if part in ("train", *missing) else 0.0 for part, share in zip(PARTS, fractions, strict=True)
     )
-    if missing == ["valid"] and len(rows) < FEW:
+    if missing == ["valid"] and len(rows) < FEW_TRAJECTORIES:
         train, valid = 1 - VALID_OF_FEW, VALID_OF_FEW
     labels = [strata[row] for row in rows] if strata else ()
     cut = make_split([ids[row] for row in rows], "seeded", (train, valid, test), seed, labels)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from ups.data.clock import Clock
-from ups.data.digits import MOST
+from ups.data.digits import FLOAT32_MAX
 from ups.data.reduction import Reduction
 from ups.data.sample_blocks import blocks_of, fill_frames, in_threads, moments_of, read_block
 from ups.data.source import Source
 from ups.later import Tensor, torch
 from ups.masks import fill, fill_given
-from ups.tensors import Window, mask_of, numbers_of
+from ups.tensors import Window, mask_of, numeric_params
 from ups.types import Array, DataError, Domain, TaskSpec
 
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
@@ -27,7 +27,7 @@ RESIDENT = 4 * 2**30
 def numbers_in(source: Source, rows: Sequence[int]) -> Array:
     """The parameters `(N, P)` of samples that a network is told, in the order of their task, a word as its place among
     the choices; a DataError where the source does not say one."""
-    names, choices = numbers_of(source.task), {p.name: p.choices for p in source.task.parameters}
+    names, choices = numeric_params(source.task), {p.name: p.choices for p in source.task.parameters}
     known = [source.params_of(row) for row in rows]
     missing = next((name for name in names for each in known if name not in each), None)
     if missing is not None:
@@ -43,7 +43,7 @@ def numbers_in(source: Source, rows: Sequence[int]) -> Array:
 
 
 def _is_number(value: float | str) -> bool:
-    return isinstance(value, float) and abs(value) <= MOST
+    return isinstance(value, float) and abs(value) <= FLOAT32_MAX
 
 
 def _number(name: str, value: float | str, choices: tuple[str, ...], source: Source) -> float:
@@ -52,7 +52,7 @@ def _number(name: str, value: float | str, choices: tuple[str, ...], source: Sou
     if isinstance(value, str):
         expected = f"one of {', '.join(choices)}" if choices else "a number"
         raise DataError(f"{source.path}: {name} is '{value}', but must be {expected}.")
-    if not abs(value) <= MOST:
+    if not abs(value) <= FLOAT32_MAX:
         raise DataError(
             f"{source.path}: {name} is {value} in a sample, but must be a finite number that float32 can hold; mend it."
         )
@@ -114,7 +114,7 @@ class Trajectories:
     @property
     def numbers(self) -> tuple[str, ...]:
         """The names of the columns of `params`."""
-        return numbers_of(self.task)
+        return numeric_params(self.task)
 
     @property
     def origin(self) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ups.eval.intervals import Number, all_strict, strict
 from ups.eval.rollout import Evaluation
-from ups.tensors import numbers_of
+from ups.tensors import numeric_params
 from ups.types import Array
 
 # Values up to which each has a point of its own; more are put into so many bins of as many samples each.
@@ -28,7 +28,7 @@ class ByParameter:
 def varied(evaluations: Iterable[Evaluation]) -> list[str]:
     """The parameters that have several values in these evaluations of one task."""
     seen = list(evaluations)
-    names = numbers_of(seen[0].task) if seen else ()
+    names = numeric_params(seen[0].task) if seen else ()
     columns = [np.concatenate([e.params[:, i] for e in seen]) for i in range(len(names))]
     return [name for name, column in zip(names, columns, strict=True) if len(np.unique(column)) > 1]
 
@@ -36,7 +36,7 @@ def varied(evaluations: Iterable[Evaluation]) -> list[str]:
 def by_parameter(evaluations: Sequence[Evaluation], name: str) -> ByParameter:
     """The error of one predictor against a parameter, over all samples of its evaluations."""
     first = evaluations[0]
-    index = numbers_of(first.task).index(name)
+    index = numeric_params(first.task).index(name)
     values = np.concatenate([e.params[:, index] for e in evaluations])
     errors = np.concatenate([e.per_sample() for e in evaluations])
     groups = _groups(values)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ups.eval.nrmse import validation_nrmse
-from ups.tensors import Losses, Window, numbers_of
+from ups.tensors import Losses, Window, numeric_params
 from ups.types import ConfigError, DataError, TaskSpec, counted
 
 NOTHING = 1e-30  # the least size of what is divided by, in whatever units
@@ -60,7 +60,7 @@ class NeuralOpBaseline(nn.Module):
         wavenumbers kept per axis."""
         super().__init__()
         self.task, self.context, self.name, self.size = task, context, kind, size
-        c, extra = len(task.channels), len(numbers_of(task)) + 1
+        c, extra = len(task.channels), len(numeric_params(task)) + 1
         inputs = sum(len(f.channels) for f in task.inputs)
         seen = 0 if task.steady else c * context
         self.net = _network(kind, size, task, seen + inputs + extra, c)

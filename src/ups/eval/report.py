@@ -18,7 +18,7 @@ from ups.eval.learning import LearningCurve
 from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, outdone
 from ups.eval.results import Cost, DataFact, Point, Record, Scored, TaskResult
 from ups.eval.rollout import Evaluation
-from ups.eval.training_facts import Drawn, StageFact
+from ups.eval.training_facts import DrawCount, StageFact
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
 from ups.run_files import REPORT, RESULTS
@@ -44,7 +44,7 @@ class Report:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     on: str = "on trajectories not seen in training"
-    drawn: tuple[Drawn, ...] = ()
+    drawn: tuple[DrawCount, ...] = ()
     stages: tuple[StageFact, ...] = ()
     phases: tuple[tuple[str, float], ...] = ()
     gates: tuple[Gate, ...] = ()
@@ -253,7 +253,7 @@ class Report:
             seed=self.seed,
         )
 
-    def _drawn_record(self, d: Drawn, name: str, value: float) -> Record:
+    def _drawn_record(self, d: DrawCount, name: str, value: float) -> Record:
         ours = next((t.ours for t in self.tasks if t.ours.evaluation.task.name == d.task), None)
         return dataclasses.replace(
             self._of_training(ours, name, float(value)),

@@ -17,7 +17,7 @@ from ups.eval.refinement import MEANINGS
 from ups.eval.remarks import percent
 from ups.eval.results import DataFact, Record, Scored, TaskResult, times_of
 from ups.eval.rollout import Evaluation
-from ups.eval.training_facts import Drawn, StageFact
+from ups.eval.training_facts import DrawCount, StageFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array, Table, counted
 
@@ -171,7 +171,7 @@ def data_section(data: Sequence[DataFact]) -> Section:
     return Section("Data", table=tuple(rows))
 
 
-def drawn_section(drawn: Sequence[Drawn]) -> Section:
+def drawn_section(drawn: Sequence[DrawCount]) -> Section:
     """How often each stage of training drew each task."""
     head = ("stage", "task", "steps", "share of steps", "asked for", "epochs", "windows", "samples repeated")
     rows: list[tuple[str, ...]] = [head]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawCount:
     """How often a stage of training drew a task: in `steps` of all `of` steps, where its mix asked for the share
     `asked`; `samples` of its windows, of which there are `windows`."""
 

@@ -16,13 +16,13 @@ from ups.data import Source, defined
 from ups.data.readers.array_dims import VALUES, role_of
 from ups.data.readers.memory import array_of, open_memory
 from ups.data.reduction import Reduction
-from ups.data.splits import PARTS, make_split
+from ups.data.splits import FEW_TRAJECTORIES, PARTS, make_split
 from ups.data.trajectories import alike
 from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.report import Report
-from ups.jobs.recipe.data_profile import MANY, OF_FEW, held_as_they_are, recipe
+from ups.jobs.recipe.data_profile import OF_FEW, held_as_they_are, recipe
 from ups.jobs.recipe.proposal import dotted
 from ups.models import OperatorConfig, Simulator
 from ups.physics import TASKS
@@ -255,7 +255,7 @@ def _places(sources: Sequence[Source], folder: Path) -> dict[str, Path]:
 def _split(source: Source) -> dict[str, Sequence[str]]:
     """The samples of each part; refused are parameters and masks that say nothing."""
     alike(source, source.ids, Reduction())
-    split = make_split(source.ids, fractions=OF_FEW) if len(source.ids) < MANY else make_split(source.ids)
+    split = make_split(source.ids, fractions=OF_FEW) if len(source.ids) < FEW_TRAJECTORIES else make_split(source.ids)
     return {part: split.part(part) for part in PARTS}
 
 

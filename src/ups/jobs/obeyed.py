@@ -9,7 +9,7 @@ from ups.data import Source
 from ups.physics import TASKS
 from ups.physics.balances import UNFITTABLE
 from ups.physics.fit import Fitted, contradicts, fit
-from ups.run.data.doubts import FEWEST, close_ups
+from ups.run.data.doubts import FEWEST_FRAMES, close_ups
 from ups.types import Params
 
 
@@ -34,7 +34,8 @@ def coefficients(source: Source) -> list[str]:
         why = UNFITTABLE.get(source.task.equation, "none is known for this task")
         return [f"  coefficients: {why}"]
     if all(math.isnan(f.value) for f in fitted):
-        return [f"  coefficients: too few frames or too little change to fit any (at least {FEWEST} frames are needed)"]
+        few = f"too few frames or too little change to fit any (at least {FEWEST_FRAMES} frames are needed)"
+        return [f"  coefficients: {few}"]
     lines = ["  coefficients of the equation, fitted from the data:"]
     for where, _, each in fits:
         for f in each:

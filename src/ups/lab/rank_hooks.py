@@ -24,7 +24,7 @@ from ups.run import run as whole_run
 from ups.run import training
 from ups.run.config import RunConfig
 from ups.run.data import datasets
-from ups.run.judging.conclusion import Conclusion, Judged
+from ups.run.judging.conclusion import Conclusion, EvaluationLeft
 from ups.run.load import load
 from ups.run.run import Run
 from ups.tensors import Losses, Window
@@ -239,7 +239,7 @@ def _brief(run: Run, champion: Any = None) -> Report:  # noqa: ARG001
     return Report(run.config.name, (), "", fingerprint(run.config), run.config.seed, ())
 
 
-def _page(conclusion: Conclusion, judged: Judged, gates: Any) -> Report | None:  # noqa: ARG001
+def _page(conclusion: Conclusion, judged: EvaluationLeft, gates: Any) -> Report | None:  # noqa: ARG001
     """Instead of the page: where the time went, and what the page would weigh."""
     with conclusion.journal("report"):
         conclusion.folder.write(conclusion.folder.phases, conclusion.seconds.seconds)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ups.models.layers import AXES, drawn, fourier_features
 from ups.models.part import NamedAxis
-from ups.tensors import Condition, numbers_of, table
+from ups.tensors import Condition, numeric_params, table
 from ups.types import ConfigError, TaskSpec
 
 DT_WAVES = 3
@@ -70,7 +70,7 @@ class Conditioner(nn.Module):
         self.param_waves = param_waves
         names = [task.name for task in tasks]
         self.index: Mapping[str, int] = {name: i for i, name in enumerate(names)}
-        self.numbers: Mapping[str, tuple[str, ...]] = {task.name: numbers_of(task) for task in tasks}
+        self.numbers: Mapping[str, tuple[str, ...]] = {task.name: numeric_params(task) for task in tasks}
         self.hidden_params: Mapping[str, Sequence[str]] = {}  # by task: left out where all axes wrap
         counts = {name: len(numbers) for name, numbers in self.numbers.items()}
         self.ranges = nn.ModuleDict({name: ParamRange(n) for name, n in counts.items()})
@@ -115,7 +115,7 @@ class Conditioner(nn.Module):
 def driven_by(task: TaskSpec) -> dict[str, NamedAxis]:
     """The tensors of a part with a `conditioner` and an encoder of `inputs` in which each parameter and input of a task
     has a place of its own."""
-    name, numbers = task.name, numbers_of(task)
+    name, numbers = task.name, numeric_params(task)
     named = {f"conditioner.ranges.{name}.{end}": NamedAxis(0, numbers) for end in ("low", "high")}
     named[f"conditioner.params.{name}.weight"] = NamedAxis(1, numbers, silent=True)
     named |= {f"inputs.statistics.{name}.{moment}": NamedAxis(0, task.given) for moment in ("mean", "std")}

@@ -14,7 +14,7 @@ from torch import Tensor
 from ups.models.arrays import tensor_of
 from ups.models.conditions import ParamRange
 from ups.models.encoders import Statistics
-from ups.tensors import Window, mask_of, numbers_of
+from ups.tensors import Window, mask_of, numeric_params
 from ups.types import ConfigError, TaskSpec, counted
 
 # What is not to be trusted where a question lies outside the trained range, in an answer and in one that is refined.
@@ -65,7 +65,7 @@ def parameters(
 
     One that never varied in training may be left out. One outside the trained range warns.
     """
-    names = numbers_of(task)
+    names = numeric_params(task)
     if not isinstance(given, Mapping):
         table = tensor_of(given, f"params of {task.name}")
         if table.numel() not in (len(names), batch * len(names)):
@@ -275,7 +275,7 @@ def trained_ranges(
 ) -> dict[str, tuple[float, float]]:
     """The range by which each parameter is `scaled`, widened by the ranges that later training has `seen`."""
     ranges = {}
-    for name, low, high in zip(numbers_of(task), scaled.low.tolist(), scaled.high.tolist(), strict=True):
+    for name, low, high in zip(numeric_params(task), scaled.low.tolist(), scaled.high.tolist(), strict=True):
         least, most = seen.get(name, (low, high))
         ranges[name] = (min(low, least), max(high, most))
     return ranges
@@ -283,7 +283,7 @@ def trained_ranges(
 
 def outside(params: Any, dt: float | None, trained: Mapping[str, tuple[float, float]], task: TaskSpec) -> list[str]:
     """A sentence for each parameter, and for dt, that leaves its trained range; see `Simulator.outside`."""
-    names = numbers_of(task)
+    names = numeric_params(task)
     if not isinstance(params, Mapping):
         table = torch.as_tensor(params, dtype=torch.float64).reshape(-1, max(1, len(names)))
         params = dict(zip(names, table.unbind(1), strict=False))

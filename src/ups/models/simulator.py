@@ -26,7 +26,7 @@ from ups.models.stepping import Stepping
 from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, turns
-from ups.tensors import Condition, TaskStatistics, Window, numbers_of
+from ups.tensors import Condition, TaskStatistics, Window, numeric_params
 from ups.types import ConfigError, DataError, OutdatedError, TaskSpec
 from ups.version import __version__
 
@@ -102,7 +102,7 @@ class Simulator(Answers):
         for part in self.parts.values():
             part.learn_statistics(task, statistics)
         pairs = zip(statistics.low.tolist(), statistics.high.tolist(), strict=True)
-        self.spans[task.name] = dict(zip(numbers_of(task), pairs, strict=True))
+        self.spans[task.name] = dict(zip(numeric_params(task), pairs, strict=True))
         self.fit_dt(task, *statistics.dt)
 
     def replace(self, name: str, part: Part) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ups.models.arrays import Given, inputs_of, joined, tensor_of
 from ups.physics import EQUATIONS
-from ups.physics.steady import MOST, SteadySystem
-from ups.tensors import Window, numbers_of
+from ups.physics.steady import MOST_ITERATIONS, SteadySystem
+from ups.tensors import Window, numeric_params
 from ups.types import Array, ConfigError, Domain, PhysicsError, TaskSpec
 
 # Below this, round-off in double precision is all that is left of a residual on fine grids.
@@ -80,7 +80,7 @@ def unrefinable(window: Window) -> str:
             f"{task.name} is asked for under other boundaries, or has other inputs, than the equation {task.equation}, "
             "whose residual is known for its own alone; leave tolerance out."
         )
-    missing = [p.name for p in kind.parameters() if p.name not in numbers_of(task)]
+    missing = [p.name for p in kind.parameters() if p.name not in numeric_params(task)]
     if missing:
         return f"{task.name} does not state {missing[0]}, which the residual of {task.equation} needs."
     return ""
@@ -90,7 +90,7 @@ def in_double(window: Window, inputs: Any, params: Any) -> Window:
     """The window of what a user gives to be solved, its inputs and parameters as exact as they were given."""
     driven = inputs_of(inputs, window.task, window.inputs.device, torch.float64)
     assert driven is not None
-    names, numbers = numbers_of(window.task), window.params.double().clone()
+    names, numbers = numeric_params(window.task), window.params.double().clone()
     if isinstance(params, Mapping):
         for column, name in enumerate(names):
             if isinstance(params.get(name), int | float | np.ndarray | np.number | Tensor | list | tuple):
@@ -106,7 +106,7 @@ def steady_system(window: Window) -> SteadySystem:
         raise ConfigError(sentence)
     grid = tuple(window.inputs.shape[1:-1])
     domain = Domain.box(tuple((0.0, length) for length in window.box), grid, window.periodic)
-    params = dict(zip(numbers_of(window.task), window.params.double().unbind(1), strict=True))
+    params = dict(zip(numeric_params(window.task), window.params.double().unbind(1), strict=True))
     return EQUATIONS[window.task.equation].steady_system(params, window.inputs, domain)
 
 
@@ -118,7 +118,8 @@ def solution_of(
     if not bool((refined.after <= tolerance).all()):
         worst = float(refined.after.max())
         raise PhysicsError(
-            f"{MOST} iterations reached a residual of {worst:.1e}, not {tolerance:g}; ask for a larger tolerance."
+            f"{MOST_ITERATIONS} iterations reached a residual of {worst:.1e}, not {tolerance:g}; ask for a larger "
+            "tolerance."
         )
     from_zero = system.refined(torch.zeros_like(refined.values), tolerance)
     fields = (driven.answer_once(u, np.ones(1), channels, False) for u in (refined.values.unsqueeze(1), frames))

@@ -9,7 +9,7 @@ from ups.later import Tensor, torch
 from ups.types import PhysicsError
 
 # Iterations after which a sample that has not converged never will.
-MOST = 1000
+MOST_ITERATIONS = 1000
 # How often a device is asked whether all samples have converged: the answer stops its queue.
 EVERY = 4
 
@@ -43,7 +43,7 @@ class SteadySystem:
         rest = self.right - self.operator(u[..., 0].double())
         return self._relative(rest)
 
-    def refined(self, u: Tensor, tolerance: float, most: int = MOST) -> Refined:
+    def refined(self, u: Tensor, tolerance: float, most: int = MOST_ITERATIONS) -> Refined:
         """Preconditioned conjugate gradients from fields `(B, *S, 1)` until the residual of each is at most
         `tolerance`, for `most` iterations at the longest; a sample that has converged no longer moves or counts.
 
@@ -91,8 +91,8 @@ class SteadySystem:
         answer = self.refined(torch.zeros_like(self.right).unsqueeze(-1), tolerance)
         if not bool((answer.after <= tolerance).all()):
             raise PhysicsError(
-                f"The steady state did not converge in {MOST} iterations; a coefficient must be finite and positive, "
-                "its extremes less than a factor 1e5 apart."
+                f"The steady state did not converge in {MOST_ITERATIONS} iterations; a coefficient must be finite and "
+                "positive, its extremes less than a factor 1e5 apart."
             )
         return answer.values
 

@@ -14,7 +14,7 @@ from ups.data.windows import CELLS, Samples, Windows, spread
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
-from ups.eval.training_facts import Drawn
+from ups.eval.training_facts import DrawCount
 from ups.later import torch
 from ups.run.config import RunConfig
 from ups.run.data.datasets import DataSet
@@ -24,7 +24,7 @@ from ups.tensors import Window
 from ups.types import ConfigError
 
 
-class Order:
+class OrderTracker:
     """A tracker beside another: whenever tasks have ended an epoch since the last line, it says which, the digest of
     the windows drawn in it, and which share of all steps each task has had so far."""
 
@@ -46,7 +46,7 @@ class Order:
             self.tracker.log(step, {f"{self.stage}/{name}": value for name, value in rows.items()})
 
 
-class Proven:
+class ProvenBatches:
     """Batches that begin each validation with a proof: what all ranks were given since the last adds up to the order.
 
     So the shares are disjoint and together what one process would draw, whoever built them. It costs one gather at each
@@ -98,7 +98,7 @@ class Proven:
                 tracker.log(step, {f"{self.stage}/{name}": value for name, value in values.items()})
 
 
-def drawn(sampler: Sampler, stage: str, steps: int) -> list[Drawn]:
+def drawn(sampler: Sampler, stage: str, steps: int) -> list[DrawCount]:
     """How often each task was drawn by the `steps` of a stage."""
     turns, wanted_shares = sampler.turns(steps), sampler.wanted_shares(steps)
     totals: dict[str, tuple[int, float, int]] = {}
@@ -106,13 +106,13 @@ def drawn(sampler: Sampler, stage: str, steps: int) -> list[Drawn]:
         before = totals.get(name, (0, 0.0, 0))
         totals[name] = (before[0] + n, before[1] + wanted, before[2] + count)
     sizes = dict(zip(sampler.tasks, sampler.sizes, strict=True))
-    return [Drawn(stage, name, n, steps, part, n * sizes[name], count) for name, (n, part, count) in totals.items()]
+    return [DrawCount(stage, name, n, steps, part, n * sizes[name], count) for name, (n, part, count) in totals.items()]
 
 
-def drawn_in(folder: RunDir, tasks: Collection[str]) -> tuple[Drawn, ...]:
+def drawn_in(folder: RunDir, tasks: Collection[str]) -> tuple[DrawCount, ...]:
     """How often the stages of a run drew some tasks, as its folder says since each ended; nothing where it does not."""
     stages = folder.read(folder.stages) if folder.stages.is_file() else {}
-    rows = [Drawn(**row) for facts in stages.values() for row in facts.get("drawn", ())]
+    rows = [DrawCount(**row) for facts in stages.values() for row in facts.get("drawn", ())]
     return tuple(row for row in rows if row.task in tasks)
 
 

@@ -29,14 +29,14 @@ from ups.run.dry_run import dry_run, no_dry_run, worth_trying
 from ups.run.journal import Journal, Span, record_check
 from ups.run.judging.calibrate import trust_of
 from ups.run.judging.champion import Champion
-from ups.run.judging.conclusion import THERE, Conclusion, Finish, paused, require_inputs, trained
+from ups.run.judging.conclusion import UNCHANGED, Conclusion, Finish, paused, require_inputs, trained
 from ups.run.judging.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
 from ups.run.preflight import Preflight, look_ahead, prepare_data
 from ups.run.seats import Alone as Alone
 from ups.run.seats import Seat
-from ups.run.training import Learnt, Training, learnt_in, stage_facts
+from ups.run.training import TrainedStage, Training, learnt_in, stage_facts
 from ups.rundir import Place, RunDir
 from ups.sync import restore
 from ups.sync.delivery import copied
@@ -145,7 +145,7 @@ class Run:
         if dist.leads and not self.span.wants("train") and not self.span.wants("dry-run"):
             why = f"--from {self.span.first}"
         elif dist.leads and trained(self.folder, self.journal) and self.span.last != "dry-run":
-            why = THERE
+            why = UNCHANGED
         if why := dist.gather(why)[0]:
             self.journal.skip("dry-run", why)
             for name in self.config.plan:
@@ -228,7 +228,7 @@ class Run:
             pulse=pulse,
             limit=limit,
         )
-        learnt: dict[str, Learnt] = {}
+        learnt: dict[str, TrainedStage] = {}
         later = [stage.makes for stage in config.stages.values()]
         for name, kind in config.stages.items():
             later.remove(kind.makes)
@@ -299,7 +299,7 @@ class Run:
             simulator.parts[name].to(dist.device)
         return simulator
 
-    def _save(self, simulator: Simulator, learnt: Mapping[str, Learnt]) -> None:
+    def _save(self, simulator: Simulator, learnt: Mapping[str, TrainedStage]) -> None:
         config, folder = self.config, self.folder
         facts = {"config": folder.known(), "seed": config.seed}
         for name, row in learnt.items():

@@ -19,7 +19,7 @@ from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
 from ups.engine.train import Outcome, TrainConfig
 from ups.eval.report import Report
-from ups.eval.training_facts import Drawn, StageFact
+from ups.eval.training_facts import DrawCount, StageFact
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.progress import Screen
@@ -27,34 +27,34 @@ from ups.run.config import RunConfig
 from ups.run.data.caches import encoded_parts
 from ups.run.data.data_identity import Digests, IdentifiedStore, Identity
 from ups.run.data.datasets import DataSet
-from ups.run.order import Order, Proven, drawn, fit_stage, validations_of, windows_of
+from ups.run.order import OrderTracker, ProvenBatches, drawn, fit_stage, validations_of, windows_of
 from ups.rundir import Place, RunDir
 from ups.stages import Stage
 from ups.types import DataError
 
 
 @dataclass(frozen=True)
-class Learnt:
+class TrainedStage:
     """How the training of a stage went, and how often it drew each task."""
 
     outcome: Outcome
-    drawn: tuple[Drawn, ...]
+    drawn: tuple[DrawCount, ...]
 
     def facts(self) -> dict[str, Any]:
         """All of it, fit for JSON."""
         return {**self.outcome.facts(), "drawn": [asdict(row) for row in self.drawn]}
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Learnt:
+    def of(cls, facts: Mapping[str, Any]) -> TrainedStage:
         """The inverse of `facts`."""
         outcome = {key: value for key, value in facts.items() if key != "drawn"}
-        return cls(Outcome(**outcome), tuple(Drawn(**row) for row in facts.get("drawn", ())))
+        return cls(Outcome(**outcome), tuple(DrawCount(**row) for row in facts.get("drawn", ())))
 
 
-def learnt_in(folder: RunDir) -> dict[str, Learnt]:
+def learnt_in(folder: RunDir) -> dict[str, TrainedStage]:
     """How the training of each stage went, as the folder of a run says; a DataError where it does not."""
     try:
-        return {name: Learnt.of(facts) for name, facts in folder.read(folder.stages).items()}
+        return {name: TrainedStage.of(facts) for name, facts in folder.read(folder.stages).items()}
     except (TypeError, AttributeError) as error:
         raise DataError(f"{folder.stages}: is damaged ({error}); --resume the run to write it again.") from None
 
@@ -97,7 +97,7 @@ class Training:
     pulse: Pulse | None = None
     limit: int | None = None  # the largest microbatch that an earlier start of this run has found to fit in memory
 
-    def learn(self, stage: Stage, inherited: Collection[str] = ()) -> tuple[Learnt, dict[str, Tensor]]:
+    def learn(self, stage: Stage, inherited: Collection[str] = ()) -> tuple[TrainedStage, dict[str, Tensor]]:
         """Train a stage; how it went, and where its part was sharded the weights that it has learnt.
 
         `inherited` are the tasks that its part knew before. All ranks must call this.
@@ -127,17 +127,17 @@ class Training:
             trainer = Trainer(
                 seeded(config, name),
                 stage,
-                Proven(built, windows, dist, name, self.trackers),
+                ProvenBatches(built, windows, dist, name, self.trackers),
                 dist,
                 IdentifiedStore(vault, self.digests, say, require_unchanged),
-                [*self.trackers, *(Order(windows.sampler, name, t) for t in self.trackers)],
+                [*self.trackers, *(OrderTracker(windows.sampler, name, t) for t in self.trackers)],
                 self.screen.watch,
                 self.pulse,
                 limit=self.limit,
                 state=state,
             )
             outcome = trainer.fit()
-        learnt = Learnt(outcome, tuple(drawn(windows.sampler, name, outcome.steps)))
+        learnt = TrainedStage(outcome, tuple(drawn(windows.sampler, name, outcome.steps)))
         if dist.config.strategy != "fsdp":
             trainer.release()
             return learnt, {}

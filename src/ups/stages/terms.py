@@ -6,7 +6,7 @@ from ups.later import Tensor, torch
 from ups.physics.constraints import NOTHING
 from ups.physics.laws import broken, laws_of
 from ups.physics.weak import WeakForm
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, numeric_params
 from ups.types import Domain, TaskSpec
 
 # A square error, beside that of "no change", so small that none smaller is asked for.
@@ -62,7 +62,7 @@ def unbalanced(before: Tensor, predicted: Tensor, truth: tuple[Tensor, Tensor], 
     form = WeakForm.of(window.task)
     if form is None:
         return predicted.new_zeros(len(predicted))
-    params = dict(zip(numbers_of(window.task), window.params.unbind(-1), strict=True))
+    params = dict(zip(numeric_params(window.task), window.params.unbind(-1), strict=True))
     return form.remainder(before, predicted, window.inputs, params, window.step(step), box_of(window), truth)
 
 

@@ -33,7 +33,7 @@ LAST_TRIES = 4  # after the end of the run
 
 
 @dataclass
-class Copying:
+class RunCopier:
     """Keeps the copy of a run true: a pass for whatever is new, again after each that failed."""
 
     run: RunDir
@@ -101,7 +101,7 @@ def _trouble(run: RunDir, words: str) -> None:
 def carry(run: RunDir, url: str, limit: float, over: Callable[[float], bool]) -> None:
     """Copy until the run is over (`over(seconds)` waits for that) and its end is copied, for at most `limit` seconds
     after it."""
-    copying = Copying(run, url)
+    copying = RunCopier(run, url)
     while not over(LOOK):
         copying.look(time.monotonic())
     deadline = time.monotonic() + limit

@@ -38,7 +38,7 @@ LINKS = (
 
 
 @dataclass(frozen=True)
-class Talk:
+class Traffic:
     """What a rank says in one step."""
 
     bytes: float = 0.0  # that it sends
@@ -59,7 +59,7 @@ class Scaled:
     share: int  # samples of the batch that each has
     step: float  # seconds that each computes for its share
     whole: float  # seconds that each would compute for a whole batch
-    talk: Talk
+    talk: Traffic
     memory: int  # bytes on each device
 
     def times(self, one: Scaled, link: Link) -> float:
@@ -124,20 +124,20 @@ def bytes_of_weights(module: nn.Module, ranks: DistConfig, precision: str) -> tu
     return whole, whole - blocks // 2 if ranks.rounds(precision) else whole
 
 
-def talk_of(ranks: DistConfig, numbers: int, units: int, microbatches: int, gathered: int | None = None) -> Talk:
+def talk_of(ranks: DistConfig, numbers: int, units: int, microbatches: int, gathered: int | None = None) -> Traffic:
     """What a rank says in a step that trains `numbers` bytes of weights in so many units: by rings, as NCCL and gloo
     do it. `gathered`: bytes of the weights as they are gathered, where they are rounded for it."""
     world = ranks.world
     if world == 1:
-        return Talk()
+        return Traffic()
     if ranks.strategy == "ddp":
-        return Talk(2 * (world - 1) / world * numbers, 2 * (world - 1), 1)
+        return Traffic(2 * (world - 1) / world * numbers, 2 * (world - 1), 1)
     shards = ranks.shard or world
     copies, collectives = world // shards, (2 * microbatches + 1) * (units + 1)
     there = 2 * microbatches * (numbers if gathered is None else gathered)
     sent = (there + numbers) * (shards - 1) / shards + 2 * (copies - 1) / copies * numbers / shards
     votes = 1 + (collectives if ranks.gate == "always" else 0)
-    return Talk(sent, collectives * (shards - 1) + (units + 1) * 2 * (copies - 1), votes)
+    return Traffic(sent, collectives * (shards - 1) + (units + 1) * 2 * (copies - 1), votes)
 
 
 def scaling(

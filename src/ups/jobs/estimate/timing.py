@@ -73,7 +73,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-class Invented:
+class RandomBatches:
     """Batches of random numbers in the shapes of the data; made once, so that only the step is timed."""
 
     def __init__(self, windows: Sequence[Window]) -> None:
@@ -124,10 +124,10 @@ def timed_stage(
     stage, train = kind(new_simulator(config, sets).to(device), settings), settings.train
     if not captures(train, device.type, config.dist):
         train = dataclasses.replace(train, graph=False)
-    return _steps(stage, Invented(windows), train, device, most)
+    return _steps(stage, RandomBatches(windows), train, device, most)
 
 
-def _steps(stage: Stage, batches: Invented, train: TrainConfig, device: torch.device, most: float) -> Timed:
+def _steps(stage: Stage, batches: RandomBatches, train: TrainConfig, device: torch.device, most: float) -> Timed:
     tasks, ticks = len(batches.windows), list[tuple[int, float]]()
     each = 2 * tasks  # steps between two readings of the clock, each task twice
     warm = -(-(WARM + 1) * tasks // each)

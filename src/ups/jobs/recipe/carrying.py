@@ -13,7 +13,7 @@ from ups.jobs.recipe.samples import known_numbers, sampled
 from ups.models.drift import Drift, moved
 from ups.models.grids import Space
 from ups.physics.symmetries import winds_of
-from ups.tensors import numbers_of
+from ups.tensors import numeric_params
 from ups.types import Array, TaskSpec
 
 LOOKED_AT = 16  # samples of a file, about
@@ -56,7 +56,7 @@ def winds_in(task: TaskSpec, seen: Sequence[Glance]) -> tuple[str, ...]:
     if task.steady or not np.isfinite(frames).all() or min(frames.shape[2:-1]) < 4:
         return ()
     params = np.array([glance.params for glance in seen])
-    names = numbers_of(task)
+    names = numeric_params(task)
     chosen = [i for i in range(len(names)) if np.ptp(params[:, i]) > 0]
     dt = np.array([glance.dt for glance in seen])
     if not chosen or (best := _explained(frames, params[:, chosen], dt)) < EXPLAINED:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ups.data import Source, open_source, renamed, same_task
-from ups.data.splits import parts_of
+from ups.data.splits import FEW_TRAJECTORIES, parts_of
 from ups.definition import definition_from, is_file_name
 from ups.jobs.recipe.axis_ends import seamless, wrapping
 from ups.jobs.recipe.carrying import Glance, glances, winds_in
 from ups.jobs.recipe.history import Triple, hides, triples
-from ups.jobs.recipe.pace import FREE, pace
+from ups.jobs.recipe.pace import ANY_PACE, pace
 from ups.jobs.recipe.samples import sampled
 from ups.jobs.recipe.uniform_states import driven
 from ups.jobs.recipe.variety import uneven_times
@@ -36,7 +36,6 @@ LEFT = 8  # cells along an axis, at least, where some are left out
 FEW = 5  # trajectories, under which they are cut in time
 LOOKED_AT = 8  # samples, about, whose first frames are looked at
 UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
-MANY = 60  # trajectories, below which a larger part of them is for testing
 IN_TIME = (0.7, 0.15, 0.15)  # the parts of the time of very few
 OF_FEW = (0.6, 0.15, 0.25)  # the parts of fewer: to train on, to validate on and to test on
 RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highest learning rate of a network
@@ -60,7 +59,7 @@ class Holding:
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
     blown: tuple[str, ...] = ()  # samples that end without a finite value
     divided: bool = False  # its folders say what is for training, validation and testing
-    pace: tuple[int, int] = (FREE, FREE)  # so many frames apart, a step changes little, and so many at most
+    pace: tuple[int, int] = (ANY_PACE, ANY_PACE)  # so many frames apart, a step changes little, and so many at most
     notes: tuple[str, ...] = ()  # what its reader noticed, and what is doubtful
 
     @property
@@ -138,7 +137,7 @@ class Holding:
         cut: dict[str, Any] = {"time": list(IN_TIME)} if self.samples < FEW else {"fractions": list(OF_FEW)}
         pieces = int(min(self.lengths) / self.every * IN_TIME[-1]) // FRAMES
         cut |= {"pieces": pieces} if pieces > 1 and self.samples < FEW else {}
-        if self.divided or self.samples >= MANY:  # of a tenth of fewer a test could tell nothing
+        if self.divided or self.samples >= FEW_TRAJECTORIES:  # of a tenth of fewer a test could tell nothing
             cut = {}
         return {**entry, **({"reduce": thin} if thin else {}), **({"split": cut} if cut else {})}
 

@@ -14,7 +14,7 @@ from ups.types import Array
 LOOKED_AT, TIMES = 16, 4  # samples of a file, about, and places in each
 ROWS = 128  # cells of a triple that are looked at, at most
 FEATURES = 512  # random functions of what lies around a cell
-FEWEST = 8  # triples of which anything can be said
+FEWEST_TRIPLES = 8  # triples of which anything can be said
 HIDDEN = 0.5  # of what changes, which one frame leaves unexplained at least where something is hidden
 TOLD = 0.25  # of that, which the frame before it leaves at most
 RIDGES = (1e-6, 1e-4, 1e-2, 1.0)
@@ -58,7 +58,7 @@ def hides(seen: Sequence[Triple]) -> bool:
     that, in all channels together or in one of them: a displacement without its velocity, a field without the one that
     drives it."""
     alike = [t for t in seen if (t.frames.shape, t.periodic) == (seen[0].frames.shape, seen[0].periodic)]
-    if len(alike) < FEWEST:
+    if len(alike) < FEWEST_TRIPLES:
         return False
     left = _unexplained(alike, before=False)
     if not (left > HIDDEN).any():

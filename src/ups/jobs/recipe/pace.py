@@ -11,7 +11,7 @@ from ups.types import Array
 LOOKED_AT, PLACES, FEWEST = 4, 32, 4  # samples, about, places in all of them together, and in each at least
 ROOM = 2**29  # bytes that are read of a sample, about, if that leaves places enough
 SLOW, FAST = 0.25, 0.5  # parts of what a cell deviates by in time: a step should change it by one, and not by the other
-FREE = 10**9  # frames, where any are as near to each other
+ANY_PACE = 10**9  # frames, where any are as near to each other
 TINY, GOLDEN = 1e-30, 0.6180339887498949
 
 
@@ -35,7 +35,7 @@ def _first(points: list[tuple[int, float]], most: float) -> int:
     for (before, less), (step, change) in zip([(0, 0.0), *points], points, strict=False):
         if change > most:
             return max(1, int(before + (step - before) * (most - less) / (change - less)))
-    return FREE
+    return ANY_PACE
 
 
 def _changes(source: Source, index: int, steps: list[int], thin: int) -> tuple[list[Array], Array]:

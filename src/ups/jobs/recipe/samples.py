@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ups.data import Source
-from ups.data.digits import MOST
-from ups.tensors import numbers_of
+from ups.data.digits import FLOAT32_MAX
+from ups.tensors import numeric_params
 
 
 def sampled(source: Source, about: int) -> range:
@@ -16,6 +16,6 @@ def known_numbers(source: Source, i: int) -> tuple[float, ...] | None:
     """The parameters of a sample that are numbers in its task; None where it does not say them all, or where one is
     not a number that float32 can hold."""
     params = source.params_of(i)
-    values = [params.get(name) for name in numbers_of(source.task)]
-    numbers = [float(value) for value in values if isinstance(value, int | float) and abs(value) <= MOST]
+    values = [params.get(name) for name in numeric_params(source.task)]
+    numbers = [float(value) for value in values if isinstance(value, int | float) and abs(value) <= FLOAT32_MAX]
     return tuple(numbers) if len(numbers) == len(values) else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ups.jobs.recipe.history import FEWEST, TINY, Triple
+from ups.jobs.recipe.history import FEWEST_TRIPLES, TINY, Triple
 
 STILL = 1e-3  # of the deviation of all values, below which a state counts as uniform
 BEYOND = 3.0  # times what a state is uneven by, above which a change is not one of its shape: a wave's is 2 at most
@@ -16,7 +16,7 @@ def driven(seen: Sequence[Triple]) -> bool:
     """Whether a tenth of the changes from one frame to the next are far greater than what the first is uneven by: its
     mean moves then, whatever its shape does."""
     alike = [triple.frames for triple in seen if triple.frames.shape == seen[0].frames.shape]
-    if len(alike) < FEWEST:
+    if len(alike) < FEWEST_TRIPLES:
         return False
     frames = np.stack(alike)
     axes = tuple(range(frames.ndim - 1))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # commands that only look at files do without torch
     from ups.run.data.datasets import DataSet
 
 # Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
-CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
+CLOSELY, MEMORY, FEWEST_FRAMES = 8, 2**27, 9
 # What a law may be off in float32 data of a second-order scheme before it counts as broken.
 TOLERANCE = 1e-3
 FAR = 3  # times the range of all other values, by which a number that fills cells lies beside it
@@ -30,7 +30,7 @@ def close_ups(source: Source) -> Iterator[Trajectory]:
     """A few trajectories spread over the file, one at a time, with as many leading frames as may be in memory."""
     chosen = np.unique(np.linspace(0, len(source) - 1, min(CLOSELY, len(source))).astype(int))
     frame = 8 * int(np.prod(source.domain.shape)) * len(source.task.channels)
-    frames = slice(0, max(FEWEST, MEMORY // frame))
+    frames = slice(0, max(FEWEST_FRAMES, MEMORY // frame))
     for i in map(int, chosen):
         values, times = source.read(i, frames), source.times_of(i)[frames]
         yield Trajectory(

@@ -98,7 +98,7 @@ def _make(
     batch = batch_of(config, len(times), domain, len(plan.task.channels), device)
     writer = Writer(path, plan)
     with writer.open():
-        tell = Telling(report, path.name, config.samples, writer)
+        tell = SolvingProgress(report, path.name, config.samples, writer)
         try:
             _write_batches(writer, Job(0, batch, scheme, domain, times, device), params, config, tell)
         except (KeyboardInterrupt, Preempted):
@@ -107,7 +107,7 @@ def _make(
         return writer.publish(_provenance(config, plan, scheme, batch, device, writer))
 
 
-def _write_batches(writer: Writer, job: Job, params: FileParams, config: GenerateConfig, tell: Telling) -> None:
+def _write_batches(writer: Writer, job: Job, params: FileParams, config: GenerateConfig, tell: SolvingProgress) -> None:
     """Solve batch after batch; one thread measures and writes a batch while the next one is solved."""
     with ThreadPoolExecutor(max_workers=1) as disk:
         pending: Future[None] | None = None
@@ -125,7 +125,7 @@ def _write_batches(writer: Writer, job: Job, params: FileParams, config: Generat
 
 
 @dataclass
-class Telling:
+class SolvingProgress:
     """Tells `report` how far a file is, and once, as soon as that can be judged, how long all of it will take."""
 
     report: OnProgress

@@ -25,7 +25,7 @@ from ups.run.data.datasets import DataSet, open_sets
 from ups.run.data.divide import check_held, check_mirrored
 from ups.run.data.generate import equations_of
 from ups.run.data.params import Range
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, numeric_params
 from ups.types import TaskSpec, UpsError, check_known
 
 
@@ -73,7 +73,7 @@ class Outline:
             context=torch.rand(batch, context, *self.grid, channels),
             targets=torch.rand(batch, targets, *self.grid, channels),
             inputs=torch.rand(batch, *self.grid, given),
-            params=torch.rand(batch, len(numbers_of(spec))),
+            params=torch.rand(batch, len(numeric_params(spec))),
             dt=torch.ones(batch),
             periodic=self.periodic,
             box=tuple(hi - lo for lo, hi in spec.bounds),

@@ -26,7 +26,7 @@ from ups.types import Array, TaskSpec
 MEMBERS = 16  # of the ensembles that are fitted
 LEVEL = 0.9  # the part of the truth that their intervals are to cover
 TRAJECTORIES = (16, 64)  # of the validation part of a task, on processors and on a GPU
-AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
+TRAJECTORIES_AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 FEW = 8  # trajectories, below which a calibration is a guess
 LASTING = (0.0, 0.1, 0.3, 1.0)  # parts of the noise of members that last over all steps, tried in this order
 TRIED = 8  # members, and trajectories, on which each of them is tried
@@ -84,7 +84,9 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
     lasting = 0.0 if drawn_by is None else _lasting_noise(simulator, data, device, starts)
 
     def windows() -> Iterator[Window]:
-        return (window.to(device) for window in _windows(data, starts, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]))
+        return (
+            window.to(device) for window in _windows(data, starts, TRAJECTORIES[on_gpu], TRAJECTORIES_AT_ONCE[on_gpu])
+        )
 
     for window in windows():
         steps = window.targets.shape[1]

@@ -28,7 +28,7 @@ from ups.types import OURS, DataError, Table
 from ups.verdict import Ending
 
 DEAR = 60.0  # seconds of an evaluation whose page is drawn at once, so that no kill has it done again
-THERE = "what it left is there, to the byte"
+UNCHANGED = "what it left is there, to the byte"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluationLeft:
     """What an evaluation leaves: the numbers, the errors trajectory by trajectory, and the table and remarks that it
     showed; `report` where the simulator was judged now."""
 
@@ -55,7 +55,7 @@ class Judged:
     report: Report | None = None
 
     @classmethod
-    def of(cls, report: Report) -> Judged:
+    def of(cls, report: Report) -> EvaluationLeft:
         headline = report.headline() if report.tasks else ()
         return cls(report.numbers, report.per_trajectory(), headline, report.remarks(), report)
 
@@ -110,7 +110,7 @@ class Conclusion:
         if not self.span.wants("calibrate"):
             self.journal.skip("calibrate", f"--from {self.span.first}")
         elif trained(self.folder, self.journal) and not self.span.repeats("calibrate"):
-            self.journal.skip("calibrate", THERE)
+            self.journal.skip("calibrate", UNCHANGED)
         else:
             with self.journal("calibrate") as mark:
                 self.calibrate()
@@ -121,7 +121,7 @@ class Conclusion:
         """The run that this one is held against."""
         return None if self.config.champion is None else Champion.at(self.config.champion)
 
-    def _evaluate(self) -> Judged:
+    def _evaluate(self) -> EvaluationLeft:
         """What the evaluation leaves, or has left."""
         before = self._before()
         if not self.span.wants("evaluate"):
@@ -133,10 +133,10 @@ class Conclusion:
             self.journal.skip("evaluate", f"--from {self.span.first}")
             return before
         if before is not None and not self.always and not self.span.repeats("evaluate"):
-            self.journal.skip("evaluate", THERE)
+            self.journal.skip("evaluate", UNCHANGED)
             return before
         with self.journal("evaluate") as mark:
-            judged = Judged.of(self.judge(self.champion))
+            judged = EvaluationLeft.of(self.judge(self.champion))
             write_trajectories(self.folder.folder, judged.errors)
             write_results(self.folder.results, rows_of(judged.records))
             dear = self.span.ends_before("report") or time.perf_counter() - mark.began > DEAR
@@ -148,7 +148,7 @@ class Conclusion:
             mark.facts.update(headline=judged.headline, remarks=judged.remarks)
         return judged
 
-    def _before(self) -> Judged | None:
+    def _before(self) -> EvaluationLeft | None:
         """What the last evaluation left, where it is of this simulator and this champion's, and all of it is there to
         the byte."""
         evaluated, now = self.journal.last("evaluate"), (self._left(), self.folder.known())
@@ -157,14 +157,14 @@ class Conclusion:
         try:
             headline = tuple(tuple(map(str, row)) for row in evaluated["headline"])
             words = (headline, tuple(map(str, evaluated["remarks"])))
-            judged = Judged(read_results(self.folder.results), read_trajectories(self.folder.folder), *words)
+            judged = EvaluationLeft(read_results(self.folder.results), read_trajectories(self.folder.folder), *words)
         except (DataError, KeyError, TypeError):
             return None
         if not trained(self.folder, self.journal) or self.journal.last("calibrate")["simulator"] != judged.simulator:
             return None
         return judged if self._knows_champion(judged, evaluated) else None
 
-    def _knows_champion(self, judged: Judged, evaluated: Mapping[str, Any]) -> bool:
+    def _knows_champion(self, judged: EvaluationLeft, evaluated: Mapping[str, Any]) -> bool:
         """Whether there is nothing more to learn of the champion: it was judged with this run if it can be, or its own
         errors are of the same trajectories."""
         if self.champion is None or evaluated.get("champion") == self._held_against():
@@ -176,7 +176,7 @@ class Conclusion:
         """The champion in the journal."""
         return {} if self.champion is None else {"run": self.champion.folder, "simulator": self.champion.simulator}
 
-    def _gates(self, judged: Judged) -> tuple[Gate, ...]:
+    def _gates(self, judged: EvaluationLeft) -> tuple[Gate, ...]:
         with self.journal("gates") as mark:
             if not self.config.gates:
                 mark.skip("the config has none")
@@ -190,7 +190,7 @@ class Conclusion:
             mark.facts.update(gates=[_fact(gate) for gate in gates], missed=sum(not gate.passed for gate in gates))
         return gates
 
-    def _report(self, judged: Judged, gates: tuple[Gate, ...]) -> Report | None:
+    def _report(self, judged: EvaluationLeft, gates: tuple[Gate, ...]) -> Report | None:
         """Write the page and the numbers; where nothing was judged, only what differs in the gates."""
         if judged.report is None:
             self._write_gates(judged.records, gates)
@@ -211,7 +211,7 @@ class Conclusion:
         numbers = [record for record in records if not is_gate(record)]
         rows = rows_of([*numbers, *records_of(gates, numbers)])
         if rows == rows_of(records):
-            self.journal.skip("report", THERE)
+            self.journal.skip("report", UNCHANGED)
             return
         self.place.require()
         with self.journal("report") as mark:

@@ -24,7 +24,7 @@ from ups.run.data.data_config import GenerateConfig
 from ups.run.data.datasets import DataEntry, DataSet
 from ups.run.data.fitting import spaced
 from ups.run.data.generate import equation_of, generate
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, numeric_params
 from ups.types import ConfigError, DataError, Params, PhysicsError, counted
 
 Key = frozenset[tuple[str, float | str]]  # a set of parameters, whatever the order in which they are said
@@ -114,7 +114,7 @@ def outside_of(simulator: Simulator, parts: Sequence[Trajectories], beside: floa
     Those that are drawn as those of training are may lie a part `beside` the range of these, which is no news.
     """
     task, params, ranges = parts[0].task, torch.cat([part.params for part in parts]), simulator.ranges()
-    for column, name in zip(params.unbind(1), numbers_of(task), strict=True):
+    for column, name in zip(params.unbind(1), numeric_params(task), strict=True):
         low, high = ranges[task.name][name]
         first, last = reach(low, high, beside)
         near = (column >= first) & (column <= last)

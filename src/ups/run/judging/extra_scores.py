@@ -21,7 +21,7 @@ from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, rollout_with_signs
 from ups.progress import Say
 from ups.run.config import EvalConfig
-from ups.run.judging.calibrate import AT_ONCE
+from ups.run.judging.calibrate import TRAJECTORIES_AT_ONCE
 from ups.run.judging.exams import Exam
 from ups.tensors import Window
 from ups.types import PhysicsError
@@ -41,7 +41,7 @@ class Subject:
     @property
     def few(self) -> int:
         """Trajectories of which all members are held at a time."""
-        return AT_ONCE[self.device.type == "cuda"]
+        return TRAJECTORIES_AT_ONCE[self.device.type == "cuda"]
 
     def steps(self, window: Window) -> int:
         """The steps of a window that are judged."""

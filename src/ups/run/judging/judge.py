@@ -40,7 +40,7 @@ from ups.run.load import load
 from ups.run.order import drawn_in, windows_of
 from ups.rundir import RunDir
 from ups.stages import STAGES
-from ups.tensors import Window, numbers_of
+from ups.tensors import Window, numeric_params
 from ups.types import CHAMPION, OURS, TaskSpec
 
 # Percent of the judging of a task that is done after rollouts, the codec alone, ensembles and estimates of errors.
@@ -248,7 +248,7 @@ def _knows(simulator: Simulator, task: TaskSpec) -> bool:
     own = simulator.codec.tasks.get(task.name)
     if own is None:
         return False
-    return (own.channels, own.given, numbers_of(own)) == (task.channels, task.given, numbers_of(task))
+    return (own.channels, own.given, numeric_params(own)) == (task.channels, task.given, numeric_params(task))
 
 
 def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:
