@@ -141,7 +141,7 @@ def _text(head: Sequence[str], settings: Mapping[str, Any], sets: Sequence[Holdi
     several = ["# mix: {policy: weights, weights: {TASK: 1, …}}   # how often each task is drawn; evenly by default"]
     more = [
         *(several if len(sets) > 1 else []),
-        "# evaluation: {zero_shot: [2]}                       # also judge on a grid twice as fine",
+        "# evaluation: {zero_shot: [2], baselines: [linear]}  # also on a grid twice as fine; beside a linear model",
         "# plan: [codec, operator, residual, consistency]     # learn ensembles too (docs/howto-ensembles.md)",
     ]
     return "\n".join((*head, *lines, *more)) + "\n"
