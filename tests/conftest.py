@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 # Tests in whose process pictures are really drawn.
-DRAWN = ("eval/", "jobs/test_evaluate.py", "memory/", "pages/", "run/test_run.py")
+DRAWN = ("eval/", "jobs/test_evaluate.py", "run_folders/", "pages/", "run/test_run.py")
 GROUPS = Path("/sys/fs/cgroup/memory")
 # Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
 LONGEST = (

@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 import pytest
 
 from ups.config import Config, load
+from ups.former_keys import NeverRead, as_given, as_written
 from ups.rundir import RunDir, write_atomic
-from ups.types import ConfigError, DataError, NeverRead
+from ups.stages.operator import OperatorLoss
+from ups.types import ConfigError, DataError, OutdatedError
 from ups.verdict import Ending, Verdict
 
 
@@ -383,3 +385,12 @@ def test_a_run_that_was_complete_is_so_after_a_command_that_ended_before_it(
     with RunDir.open(tmp_path / "a", Settings(), resume=True) as run:
         run.succeed(then)
     assert RunDir(tmp_path / "a").ended() == (former if stays else then)
+
+
+def test_weights_of_laws_that_stood_beside_the_others_are_read_into_their_group() -> None:
+    before = {"increment": 2.0, "conserved": 0.1, "weak": 0.0, "spectral": 0.0}
+    assert as_written(OperatorLoss, before) == {"power": 1.0, "laws": {"conserved": 0.1}, "increment": 2.0}
+    assert as_written(OperatorLoss, {}) == {"power": 1.0, "laws": {}}, "a run of before is of no other config"
+    assert as_given(OperatorLoss, before) == {"increment": 2.0, "laws": {"conserved": 0.1}}
+    with pytest.raises(OutdatedError, match=r"loss\.spectral is 0\.5, and this program has that setting no more"):
+        as_written(OperatorLoss, {"spectral": 0.5}, "loss.")

@@ -16,8 +16,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import ErrorDetails
 
+from ups.former_keys import as_given, as_written
 from ups.parsing import TwiceError, parse_yaml, read_text
-from ups.types import ConfigError, OutdatedError, UpsError, as_given, as_written, nearest
+from ups.types import ConfigError, OutdatedError, UpsError, nearest
 
 Key = tuple[str, ...]
 Rule = Callable[[Any, Mapping[str, Any], str], dict[str, Any]]  # of a group, its values, and where it stands

@@ -251,6 +251,9 @@ def test_steps_take_the_place_of_the_clock_in_the_stage_that_has_one(measured: M
     for steps, by_steps in ((7, True), ({"operator": 7}, False), (None, False)):
         entry = accuracy.entry_of(place, measured.row, Budget(steps=steps), {"source": ""})
         assert entry.by_steps is by_steps, "an entry says of itself that no clock ended it"
+    few = accuracy.entry_of(place, measured.row, Budget(variant=Few(4)), {"source": ""})
+    half = accuracy.entry_of(place, measured.row, Budget(variant=InPrecision("bf16")), {"source": ""})
+    assert (few.kind, few.trajectories, half.kind, half.precision) == ("few", 4, "precision", "bf16")
     text = TINY.replace("train: {steps: 2}", "train: {seconds: 1}")
     (tmp_path / "both.yaml").write_text(text + "name: both\n")
     (both,) = rows_in(tmp_path).values()

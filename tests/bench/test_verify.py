@@ -119,7 +119,8 @@ def test_rows_of_few_seeds_have_the_spread_of_the_others_and_a_row_that_differs_
     six = [*rows, rows[0]]
     assert pairs_expected(six) == (36, 36)
     assert pairs_expected([*six, [1.0, 1.7]]) == (36, 38), "0.53 apart: allowed, but beyond what is expected"
-    assert pairs_expected([*six, [1.0, 2.0]]) == (36, 36), "0.69: not allowed"
+    assert pairs_expected([*six, [1.0, 2.0]]) == (36, 38), "a row of its own kind counts too"
+    assert pairs_expected([*six, [1.0, 0.0]]) == (36, 36), "an error of 0 says nothing of a spread"
     last = [short(1.0)]
     assert compared(short(1.3), last, common) == (
         True,

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 import ups
 from ups.cli import main
 from ups.config import fingerprint, load
-from ups.data import open_source
+from ups.data import Joined, open_source
 from ups.data.reduction import Reduction
 from ups.data.splits import make_split
 from ups.data.trajectories import Trajectories
@@ -41,7 +41,7 @@ from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.datasets import joined, open_sets, opened
-from ups.run.data.fitting import fitting
+from ups.run.data.fitting import fitting, predicted_in
 from ups.run.data.generate import generate
 from ups.run.judging.conclusion import Finish
 from ups.run.judging.judge import Judge, judge, predictor_of
@@ -479,6 +479,13 @@ def test_what_a_rollout_writes_is_read_by_info_validate_and_evaluate_and_replace
     assert "5 trajectories × 5 frames × 96 cells × 1 channel (u)" in capsys.readouterr().out
     assert command("data", "validate", out) in (0, 1), "it is read; what an untrained simulator predicts may be wrong"
     assert command("evaluate", run, "--file", out, "--out", tmp_path / "judged", "--device", "cpu") == 0
+    with open_source(out, TASKS) as source, open_source(unseen, TASKS) as given:
+        (words_of_it,) = predicted_in(Joined(tmp_path, [given, source], ["true", "foretold"]))
+        assert predicted_in(given) == []
+    assert words_of_it.startswith(
+        f"{out} was written by `ups rollout`: what follows its first 1 frame is what a simulator predicted"
+    )
+    assert "no truth to judge one by" in (tmp_path / "judged" / "report.html").read_text()
     own = next(r for r in read_results(tmp_path / "judged" / "results.json") if r.metric == "nrmse")
     assert own.value < 1e-4, "a simulator predicts what it has predicted"
     capsys.readouterr()

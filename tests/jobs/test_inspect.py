@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tracemalloc
 import warnings
@@ -24,7 +25,7 @@ from ups.models.grids import check_grid
 from ups.physics import EQUATIONS, TASKS
 from ups.progress import Progress
 from ups.run.data.data_config import GenerateConfig
-from ups.run.data.doubts import law_residuals
+from ups.run.data.doubts import doubts_of, law_residuals
 from ups.run.data.generate import generate
 from ups.types import ConfigError, DataError
 
@@ -471,6 +472,17 @@ def test_a_number_that_fills_cells_far_from_all_others_is_said_and_walls_are_not
         said = [text for _, text in notes([tmp_path / f"{name}.npz"], task)]
         assert said == expected, name
         assert not problems([tmp_path / f"{name}.npz"], task)
+        with open_source(tmp_path / f"{name}.npz", TASKS, task) as source:
+            assert doubts_of(source) == expected, "which a run says too"
+    held = u.copy()
+    held[:, :, [0, -1]] = 1000
+    np.savez(tmp_path / "held.npz", u=held)
+    mask = np.ones((8, 16))
+    mask[:, 5:8] = 0
+    np.savez(tmp_path / "masked.npz", u=filled, m=mask)
+    masked = dataclasses.replace(task, inputs={"m": ("m",)}, mask="m")
+    assert not notes([tmp_path / "held.npz"], task), "what a field is held at by walls"
+    assert not notes([tmp_path / "masked.npz"], masked), "cells that do not count anyhow"
 
 
 def test_what_is_not_used_of_a_file_is_said_by_validate_and_text_is_no_field(tmp_path: Path) -> None:

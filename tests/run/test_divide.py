@@ -11,7 +11,7 @@ import pytest
 from ups.data.splits import PARTS
 from ups.run.data.data_config import Between, DataConfig, SplitConfig
 from ups.run.data.divide import STRATA, cut_besides, divided, held_aside, strata_of
-from ups.types import ConfigError
+from ups.types import ConfigError, DataError
 
 
 class Samples(SimpleNamespace):
@@ -86,6 +86,16 @@ def test_what_is_given_for_testing_tests_and_nothing_else_though_no_part_is_give
     assert cut_besides(split) == (
         "the data bring a split without valid, cut from what is for training: train 12, valid 2, test 6"
     )
+    for count, valid in ((59, 11), (60, 6)):
+        some = samples([{}] * (count + 2), [*(f"train/{i}" for i in range(count)), "test/0", "test/1"])
+        assert len(divided(DataConfig(task="advection1d"), some)[1].valid) == valid, "a fifth of few, else a ninth"
+        own = SplitConfig(files={"train": "a", "test": "b"}, fractions=(0.5, 0.25, 0.25))
+        assert len(divided(DataConfig(task="advection1d", split=own), some)[1].valid) == count // 3
+        nothing = SplitConfig(files={"train": "a", "test": "b"}, fractions=(0.0, 0.5, 0.5))
+        with pytest.raises(DataError, match=r"a split without valid, and of .* for training none would be left"):
+            divided(DataConfig(task="advection1d", split=nothing), some)
+    with pytest.raises(DataError, match="of 1 sample for training none would be left beside valid"):
+        divided(DataConfig(task="advection1d"), samples([{}] * 2, ["train/0", "test/0"]))
     many = samples([{}] * 130, [f"train/{i}" if i < 90 else f"test/{i}" for i in range(130)])
     assert [len(divided(DataConfig(task="advection1d"), many)[1].part(part)) for part in PARTS] == [80, 10, 40]
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from small_flows import window
 from ups.models.questions import beyond, outside
 from ups.physics import TASKS
-from ups.run.judging.exams import outside_of
+from ups.run.judging.exams import outside_of, strange_of
+from ups.tensors import Window
 
 
 def said(
@@ -62,3 +64,24 @@ def test_a_value_leaves_a_range_by_more_than_the_rounding_of_the_end_it_leaves()
     assert not is_said(1e-6 * (1 - 1e-6), 1e-6, 1.0)
     assert not is_said(-1e-7, 0.0, 1.0), "an end at 0 is rounded as the range is"
     assert not is_said(0.0, 0.0, 0.0)
+
+
+class Part:
+    """So many trajectories on so many cells."""
+
+    def __init__(self, samples: int, cells: int) -> None:
+        self.samples, self.shape = samples, (cells,)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def window(self, rows: list[int], *_: object) -> Window:
+        return window(len(rows), cells=self.shape[0])
+
+
+def test_what_lies_outside_training_is_said_once_of_all_trajectories_on_a_grid() -> None:
+    asked: list[Window] = []
+    simulator: Any = SimpleNamespace(strange=lambda window: asked.append(window) or ["u is far away"])
+    parts: Any = [Part(2, 16), Part(3, 16), Part(4, 32)]
+    assert strange_of(simulator, parts) == ["u is far away"]
+    assert [len(each) for each in asked] == [5, 4], "each grid by itself, however far apart frames are"

@@ -26,8 +26,8 @@ class Spread(NamedTuple):
         """Whether numbers of one row differ no more than one set in a thousand does by this spread."""
         from scipy.special import fdtri
 
-        if len(values) < 2:
-            return True
+        if len(values) < 2 or not _positive(values):
+            return len(values) < 2
         most = float(fdtri(len(values) - 1, self.freedom, 0.999))  # of the ratio of two variances
         return variance_of(values) <= most * self.deviation**2
 
@@ -93,12 +93,12 @@ def pairs_held(rows: Sequence[Sequence[Score]]) -> tuple[int, int]:
 
 
 def pairs_expected(rows: Sequence[Sequence[float]]) -> tuple[int, int]:
-    """Of rows that the common spread allows: how many times the number of one seed lies where it is expected beside
-    that of another by the spread of all rows but their own, and of how many pairs."""
+    """How many times the number of one seed lies where it is expected beside that of another by the spread of all rows
+    but their own, and of how many pairs; rows that lie far outside of that spread count too."""
     within = []
     for number, values in enumerate(rows):
         spread = common_spread([*rows[:number], *rows[number + 1 :]])
-        if spread is not None and spread.allows(values):
+        if spread is not None and _positive(values):
             spans = [(further_seed([one], spread), other) for one, other in permutations(values, 2)]
             within += [low <= other <= high for (low, high), other in ((span, other) for span, other in spans if span)]
     return sum(within), len(within)

@@ -16,6 +16,7 @@ from ups.types import ConfigError, DataError, counted
 
 PartName = Literal["train", "valid", "test"]
 PARTS: tuple[PartName, ...] = ("train", "valid", "test")
+FRACTIONS = (0.8, 0.1, 0.1)  # of train, valid and test, unless others are asked for
 IN_TIME = "in time"  # the convention that divides the frames of each trajectory
 AS_GIVEN = "as given"  # how the convention of a split begins that the data bring
 FEW_TRAJECTORIES = 60  # below so many, larger parts than a tenth are for validation and testing
@@ -118,7 +119,7 @@ def _draw(seed: int, name: str) -> bytes:
 def make_split(
     ids: Sequence[str],
     convention: str = "seeded",
-    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    fractions: tuple[float, float, float] = FRACTIONS,
     seed: int = 0,
     strata: Sequence[object] = (),
 ) -> Split:
@@ -173,8 +174,14 @@ def as_given(
     train, valid, test = (
         share / whole if part in ("train", *missing) else 0.0 for part, share in zip(PARTS, fractions, strict=True)
     )
-    if missing == ["valid"] and len(rows) < FEW_TRAJECTORIES:
+    if missing == ["valid"] and len(rows) < FEW_TRAJECTORIES and fractions == FRACTIONS:
         train, valid = 1 - VALID_OF_FEW, VALID_OF_FEW
+    if train <= 0 or len(rows) <= len(missing):
+        parts = " and ".join(missing)
+        raise DataError(
+            f"the data bring a split without {parts}, and of {counted(len(rows), 'sample')} for training none would be "
+            f"left beside {parts}; give files for {parts}, or other fractions."
+        )
     labels = [strata[row] for row in rows] if strata else ()
     cut = make_split([ids[row] for row in rows], "seeded", (train, valid, test), seed, labels)
     where = {**where, **{name: part for part in missing for name in cut.part(part)}}

@@ -26,7 +26,7 @@ from ups.progress import Screen
 from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity, files_of
 from ups.run.data.datasets import DataSet, as_known, fetch_data, open_sets, version_of
-from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
+from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for, predicted_in
 from ups.run.judging.champion import Champion
 from ups.run.judging.exams import Exam, Maker, by_length, cells_of, outside_of, strange_of
 from ups.run.judging.judge import Judge, cost_of, judged
@@ -156,12 +156,7 @@ class Session:
         trained = definitions_of(self.folder.folder, simulator)
         read = open_for(simulator, path, question.task, trained, self.judge.warnings.append)
         stored = self.stack.enter_context(read)
-        if "ups_simulator" in stored.attributes():
-            given = stored.attributes().get("ups_given_frames", 0)
-            self.judge.warnings.append(
-                f"{path} was written by `ups rollout`: what follows its first {counted(int(given), 'frame')} is what a "
-                "simulator predicted, and no truth to judge one by."
-            )
+        self.judge.warnings += predicted_in(stored)
         source = fitting(simulator, stored, question.params, 1, self.judge.warnings.append)
         spec = simulator.codec.task(source.task)
         data = self._known(spec.name)

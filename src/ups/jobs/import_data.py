@@ -10,15 +10,13 @@ from pathlib import Path
 from ups.data import Source
 from ups.data.axes import uneven_axes
 from ups.data.resample import Resampled
-from ups.data.splits import PARTS, make_split, parts_of
+from ups.data.splits import FRACTIONS, PARTS, make_split, parts_of
 from ups.data.write_well import write_data_set
 from ups.definition import Definition
 from ups.progress import OnProgress, Progress
 from ups.run.data.datasets import open_files
 from ups.run.data.doubts import lost_digits
 from ups.types import ConfigError, DataError
-
-FRACTIONS = (0.8, 0.1, 0.1)
 
 
 def import_data(

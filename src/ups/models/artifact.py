@@ -17,9 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ups.files import draft
+from ups.former_keys import as_written
 from ups.models.config import SimulatorConfig
 from ups.parsing import parse_json
-from ups.types import ConfigError, DataError, Field, Param, Storage, TaskSpec, as_written
+from ups.types import ConfigError, DataError, Field, Param, Storage, TaskSpec
 
 T = TypeVar("T")
 

@@ -43,8 +43,9 @@ def new_simulator(
     return simulator
 
 
-def check(config: RunConfig) -> list[Outline]:
+def check(config: RunConfig, begun: bool = False) -> list[Outline]:
     """The data sets of a run as they will be; refused in a sentence where it could not be trained or judged to its end.
+    One that was `begun` goes on though a part of its judgement cannot be had, which its report says then.
 
     Nothing is made: files are opened for their headers, and the networks are built as shapes without memory.
     """
@@ -55,7 +56,9 @@ def check(config: RunConfig) -> list[Outline]:
     sets = outlines(config.data)
     known = {data.task.name: data.task for data in sets}
     _gates(config, sets)
-    _beyond_training(config, sets)
+    _other_parameters(config, sets)
+    if not begun:
+        _finer_grids(config, sets)
     if config.mix.weights and set(config.mix.weights) != set(known):
         odd = min(set(config.mix.weights) ^ set(known))
         raise ConfigError(f"mix.weights needs a number for each task of the data and no other; look at {odd}.")
@@ -98,8 +101,8 @@ def check(config: RunConfig) -> list[Outline]:
     return sets
 
 
-def _beyond_training(config: RunConfig, sets: Sequence[Outline]) -> None:
-    """Data on finer grids and at other parameters are there, or an equation makes them."""
+def _other_parameters(config: RunConfig, sets: Sequence[Outline]) -> None:
+    """An equation makes the data at other parameters that the config asks for."""
     known = {data.task.name: data.task for data in sets}
     for task, wanted in config.evaluation.unseen.items():
         if task not in known:
@@ -109,12 +112,17 @@ def _beyond_training(config: RunConfig, sets: Sequence[Outline]) -> None:
                 f"evaluation.unseen names {task}, which obeys no built-in equation, so no such data can be made; hold "
                 "values out of its files with split.hold_out."
             )
+
+
+def _finer_grids(config: RunConfig, sets: Sequence[Outline]) -> None:
+    """Data on finer grids are there, or an equation makes them."""
     for factor in config.evaluation.zero_shot:
         if not any(data.task.equation or data.has_finer(factor) for data in sets):
+            known = ", ".join(data.task.name for data in sets)
             raise ConfigError(
-                f"evaluation.zero_shot asks for {factor} times as many cells along each axis, but no file of "
-                f"{', '.join(known)} has so many, and there is no built-in equation to make such data; leave "
-                f"{factor} out, or train on fewer cells with reduce.space."
+                f"evaluation.zero_shot asks for {factor} times as many cells along each axis, but no file of {known} "
+                f"has so many, and there is no built-in equation to make such data; leave {factor} out, or train on "
+                "fewer cells with reduce.space."
             )
 
 

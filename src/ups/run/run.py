@@ -92,7 +92,7 @@ class Run:
             Identity(RunDir(place), screen.say).require_unchanged()
         if span is not None:
             require_inputs(span, RunDir(place))
-        check(config)
+        check(config, begun=resume)
         folder = RunDir.open(place, config, resume=resume, overwrite=overwrite, force=force)
         if folder.differences:
             screen.say(f"{place}: goes on with another config ({', '.join(folder.differences)}) and is judged anew.")

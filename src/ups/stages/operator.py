@@ -28,11 +28,11 @@ class OperatorLoss:
     """Weights of the operator's losses (0 leaves a term out), and how the steps in a training window grow in number."""
 
     # What a key meant before it was there, where its default is another now.
-    formerly: ClassVar[Mapping[str, Any]] = {"power": 1.0}
+    formerly: ClassVar[Mapping[str, Any]] = {"power": 1.0, "laws": {}}
     # Keys that are no more, with the value by which they meant what is always so today.
-    dropped: ClassVar[Mapping[str, Any]] = dict.fromkeys(
-        ("spectral", "boundary", "conserved", "divergence", "positive", "range", "weak"), 0.0
-    )
+    dropped: ClassVar[Mapping[str, Any]] = {"spectral": 0.0, "boundary": 0.0}
+    # Keys that are in a group of their own today.
+    moved: ClassVar[Mapping[str, str]] = dict.fromkeys(LAWS, "laws")
 
     increment: float = 1.0
     """Mean square error of the decoded frame, divided by that of "no change": 1 is as bad as persistence usually is."""

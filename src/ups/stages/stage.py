@@ -13,9 +13,10 @@ from pydantic import Field, model_validator
 from ups.config import Config
 from ups.engine.train import TrainConfig
 from ups.eval.nrmse import over_tasks, validation_nrmse
+from ups.former_keys import NeverRead
 from ups.later import Tensor, torch
 from ups.tensors import Condition, Losses, Window
-from ups.types import ConfigError, NeverRead, TaskSpec, counted
+from ups.types import ConfigError, TaskSpec, counted
 
 if TYPE_CHECKING:
     from ups.models import Codec, Part, Simulator

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ups.config import Config
 from ups.data.reduction import Reduction
+from ups.data.splits import FRACTIONS
 from ups.definition import Definition, definition_from, is_file_name
 from ups.fetch.downloads import require_nameable
 from ups.fetch.fetch import is_elsewhere
@@ -148,7 +149,7 @@ class SplitConfig(Config):
     convention: Literal["seeded", "pdebench-first", "pdebench-last"] = "seeded"
     """seeded: at random, by the seed of the data. pdebench-first and pdebench-last, as in PDEBench: the first or the
     last trajectories are for testing."""
-    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    fractions: tuple[float, float, float] = FRACTIONS
     """Shares of train, valid and test."""
     time: tuple[float, float, float] | None = None
     """Shares of the time of each trajectory, instead of `fractions`: the past is for training, the future for

@@ -10,7 +10,7 @@ import numpy as np
 
 from ups.data import Source
 from ups.data.splits import AS_GIVEN, IN_TIME, PARTS, Split, as_given, given_split, held_out, make_split, parts_of
-from ups.data.views import CutInTime, Mirrored
+from ups.data.views import MIRRORED, CutInTime, Mirrored
 from ups.run.data.data_config import Between, DataConfig, SplitConfig, odd_channels
 from ups.types import Array, ConfigError, check_known, counted, same_value
 
@@ -104,7 +104,7 @@ def cut_besides(split: Split) -> str:
     begin, _, cut = split.convention.partition(", ")
     if begin != AS_GIVEN or not cut:
         return ""
-    counts = ", ".join(f"{part} {len(getattr(split, part))}" for part in PARTS)
+    counts = ", ".join(f"{part} {sum(MIRRORED not in name for name in getattr(split, part))}" for part in PARTS)
     return (
         f"the data bring a split without {cut.removesuffix(' cut from train')}, cut from what is for training: {counts}"
     )

@@ -13,7 +13,7 @@ from ups.data.digits import Digits
 from ups.later import torch
 from ups.physics.laws import laws_of
 from ups.tensors import mask_of
-from ups.types import Trajectory
+from ups.types import Array, Trajectory
 
 if TYPE_CHECKING:  # commands that only look at files do without torch
     from ups.run.data.datasets import DataSet
@@ -92,12 +92,14 @@ def fill_values(source: Source) -> list[str]:
     filled: dict[str, tuple[float, int, int]] = {}
     for sample in () if source.task.steady else close_ups(source):
         frames = np.asarray(sample.values, np.float64).reshape(len(sample.values), -1, len(source.task.channels))
+        inside = _inside(source, sample.inputs)
         for name, cells in zip(source.task.channels, np.moveaxis(frames, -1, 0), strict=True):  # (T, cells)
             still = (cells == cells[0]).all(0)
-            if name in filled or len(cells) < 2 or not still.any() or still.all() or not np.isfinite(cells).all():
+            sound = len(cells) > 1 and np.isfinite(cells).all()
+            if name in filled or not sound or not (still & inside).any() or still.all():
                 continue
             low, high = cells[:, ~still].min(), cells[:, ~still].max()
-            far = still & ((cells[0] < low - FAR * (high - low)) | (cells[0] > high + FAR * (high - low)))
+            far = still & inside & ((cells[0] < low - FAR * (high - low)) | (cells[0] > high + FAR * (high - low)))
             numbers, counts = np.unique(cells[0][far], return_counts=True)
             if len(numbers) == 1 and counts[0] > 1:
                 filled[name] = (float(numbers[0]), int(counts[0]), len(still))
@@ -106,6 +108,18 @@ def fill_values(source: Source) -> list[str]:
         "cells do not count, write NaN there"
         for name, (number, count, cells) in filled.items()
     ]
+
+
+def _inside(source: Source, inputs: Array) -> Array:
+    """Which cells `(cells,)` count, and do not lie at walls, where a field may be held at any number."""
+    inside = np.ones(inputs.shape[:-1], bool)
+    if source.task.mask:
+        inside &= inputs[..., source.task.given.index(source.task.mask)] > 0.5
+    for axis, wraps in enumerate(source.domain.periodic):
+        if not wraps:
+            ends = np.moveaxis(inside, axis, 0)
+            ends[0] = ends[-1] = False
+    return inside.ravel()
 
 
 def doubts_of(source: Source) -> list[str]:

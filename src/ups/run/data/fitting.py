@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ups.data import Source, open_source, renamed
+from ups.data import Joined, Source, open_source, renamed
 from ups.data.axis_order import turned, turning
 from ups.data.readers.array_dims import TAKEN
 from ups.data.reduction import Reduction
@@ -244,6 +244,19 @@ def _check_counting(source: Source) -> None:
                 "frame, or 0 in its mask), but the simulator was trained on whole frames; mend that sample, or leave "
                 "it out."
             )
+
+
+def predicted_in(source: Source) -> list[str]:
+    """A sentence for each file of a source that holds what a simulator predicted."""
+    sentences = []
+    for part in source.parts if isinstance(source, Joined) else (source,):
+        made = part.attributes()
+        if "ups_simulator" in made:
+            first = counted(int(made.get("ups_given_frames", 0)), "frame")
+            what = "its frames are" if part.task.steady else f"what follows its first {first} is"
+            truth = "what a simulator predicted, and no truth to judge one by"
+            sentences.append(f"{part.path} was written by `ups rollout`: {what} {truth}.")
+    return sentences
 
 
 def each_spaced(
