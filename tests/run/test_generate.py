@@ -365,7 +365,7 @@ def test_how_long_a_file_takes_is_said_once_something_was_done_and_not_before(mo
     clock, lines = [0.0], list[Progress]()
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     writer: Any = SimpleNamespace(done=0)
-    tell = module.Telling(lines.append, "file", 200, writer)
+    tell = module.SolvingProgress(lines.append, "file", 200, writer)
     for clock[0], done in ((0.0, 0.0), (1.0, 100.0), (4.0, 100.0), (5.0, 150.0)):
         tell(done)
     assert [line.note for line in lines] == ["", "", "", "about 9 s for 200 trajectories"]
