@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -91,9 +92,10 @@ def test_what_is_given_for_testing_tests_and_nothing_else_though_no_part_is_give
         assert len(divided(DataConfig(task="advection1d"), some)[1].valid) == valid, "a fifth of few, else a ninth"
         own = SplitConfig(files={"train": "a", "test": "b"}, fractions=(0.5, 0.25, 0.25))
         assert len(divided(DataConfig(task="advection1d", split=own), some)[1].valid) == count // 3
-        nothing = SplitConfig(files={"train": "a", "test": "b"}, fractions=(0.0, 0.5, 0.5))
-        with pytest.raises(DataError, match=r"a split without valid, and of .* for training none would be left"):
-            divided(DataConfig(task="advection1d", split=nothing), some)
+        for fractions in ((0.0, 0.5, 0.5), (0.0, 0.0, 1.0), (0.9, -0.9, 1.0), (math.nan, 0.1, 0.1)):
+            nothing = SplitConfig(files={"train": "a", "test": "b"}, fractions=fractions)
+            with pytest.raises(DataError, match=r"a split without valid, and of .* for training none would be left"):
+                divided(DataConfig(task="advection1d", split=nothing), some)
     with pytest.raises(DataError, match="of 1 sample for training none would be left beside valid"):
         divided(DataConfig(task="advection1d"), samples([{}] * 2, ["train/0", "test/0"]))
     many = samples([{}] * 130, [f"train/{i}" if i < 90 else f"test/{i}" for i in range(130)])

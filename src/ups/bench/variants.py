@@ -34,9 +34,9 @@ class Variant:
         """What an entry of the ledger says of it beside its kind."""
         return {}
 
-    def changes(self, config: RunConfig) -> dict[str, Any]:
+    def changes(self, config: RunConfig) -> dict[str, Any]:  # noqa: ARG002
         """The keys, dotted, in which its config differs from that of the row."""
-        raise NotImplementedError
+        return {}
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,6 @@ class Whole(Variant):
     """All of a row, as its file says. Runs of a row beyond the table are called `beyond` instead."""
 
     kind: ClassVar[Kind] = "full"
-
-    def changes(self, config: RunConfig) -> dict[str, Any]:  # noqa: ARG002
-        return {}
 
 
 @dataclass(frozen=True)

@@ -171,17 +171,17 @@ def as_given(
         return given_split(ids, where, AS_GIVEN)
     rows = [row for row, name in enumerate(ids) if where[name] == "train"]
     whole = sum(fractions[PARTS.index(part)] for part in ("train", *missing))
-    train, valid, test = (
-        share / whole if part in ("train", *missing) else 0.0 for part, share in zip(PARTS, fractions, strict=True)
-    )
-    if missing == ["valid"] and len(rows) < FEW_TRAJECTORIES and fractions == FRACTIONS:
-        train, valid = 1 - VALID_OF_FEW, VALID_OF_FEW
-    if train <= 0 or len(rows) <= len(missing):
+    if not (fractions[0] > 0 and whole > 0) or len(rows) <= len(missing):
         parts = " and ".join(missing)
         raise DataError(
             f"the data bring a split without {parts}, and of {counted(len(rows), 'sample')} for training none would be "
             f"left beside {parts}; give files for {parts}, or other fractions."
         )
+    train, valid, test = (
+        share / whole if part in ("train", *missing) else 0.0 for part, share in zip(PARTS, fractions, strict=True)
+    )
+    if missing == ["valid"] and len(rows) < FEW_TRAJECTORIES and fractions == FRACTIONS:
+        train, valid = 1 - VALID_OF_FEW, VALID_OF_FEW
     labels = [strata[row] for row in rows] if strata else ()
     cut = make_split([ids[row] for row in rows], "seeded", (train, valid, test), seed, labels)
     where = {**where, **{name: part for part in missing for name in cut.part(part)}}
