@@ -71,8 +71,10 @@ def test_cells_that_do_not_count_and_frames_that_are_lost_change_nothing() -> No
         assert missed(predicted + lost, AIR) == wanted
 
 
-def verdict(true: dict[str, Array], wrong: dict[str, float], still: dict[str, float]) -> str:
-    """On fields `(8, 6, 64, 1)`, with errors of so much of their noise for ours and for persistence."""
+def verdict(
+    true: dict[str, Array], wrong: dict[str, float], still: dict[str, float], linear: dict[str, float] | None = None
+) -> str:
+    """On fields `(8, 6, 64, 1)`, with errors of so much of their noise for ours, persistence and a linear model."""
     task = SimpleNamespace(fields=tuple(map(Field.scalar, true)), channels=tuple(true), steady=False)
     truth = np.concatenate([*true.values()], -1)
 
@@ -81,7 +83,7 @@ def verdict(true: dict[str, Array], wrong: dict[str, float], still: dict[str, fl
         errors = measure(truth + noise, truth)
         return SimpleNamespace(errors=errors, task=task, per_sample=lambda: errors.per_sample("nrmse"))
 
-    return shortfall(forecast(wrong), forecast(still)).words
+    return shortfall(forecast(wrong), forecast(still), linear=linear and forecast(linear)).words
 
 
 def test_a_field_that_is_worse_than_no_forecast_is_named_whatever_the_mean_over_fields_says() -> None:
@@ -95,6 +97,15 @@ def test_a_field_that_is_worse_than_no_forecast_is_named_whatever_the_mean_over_
     two = {"u": WAVES, "w": 5 + 0.001 * WAVES}
     words = verdict(two, {"u": 0.28, "w": 0.002}, {"u": 0.4, "w": 0.001})
     assert words == "NOT LEARNT: u is no better than predicting zero, w is no better than persistence"
+
+
+def test_a_field_that_a_linear_model_foretells_better_is_named_whatever_the_mean_over_fields_says() -> None:
+    two, still, ours = {"u": WAVES, "v": WAVES}, {"u": 1.0, "v": 1.0}, {"u": 0.01, "v": 0.05}
+    assert verdict(two, ours, still, {"u": 0.5, "v": 0.06}) == "learnt"
+    words = verdict(two, ours, still, {"u": 0.5, "v": 0.04})
+    assert words.startswith("learnt, but not v: worse than a linear model of neighbouring cells (0.")
+    assert verdict(two, ours, still, {"u": 0.5, "v": np.nan}) == "learnt", "one that is lost is worse than any"
+    assert verdict(two, {"u": 1e-9, "v": 0.0}, still, {"u": 0.0, "v": 0.0}) == "learnt", "no more than rounding"
 
 
 def test_one_field_of_several_channels_is_judged_by_their_mean_alone() -> None:

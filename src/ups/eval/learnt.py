@@ -47,16 +47,21 @@ class Shortfall:
         return {name: float(learnt and trained) for name, learnt in good.items()}
 
 
-def shortfall(mine: Evaluation, still: Evaluation, mean: Evaluation | None = None) -> Shortfall:
-    """What ours fall short of, as a whole and field by field: persistence, a forecast of zero, and means: the `mean` of
-    training in each cell where it is known, and the level of a field.
+def shortfall(
+    mine: Evaluation, still: Evaluation, mean: Evaluation | None = None, linear: Evaluation | None = None
+) -> Shortfall:
+    """What ours fall short of, as a whole and field by field: persistence, a forecast of zero, means (the `mean` of
+    training in each cell where it is known, and the level of a field), and a `linear` model where one was judged.
 
     Better means: on the same samples, with 95 % confidence, and by more than a twentieth. Where the samples are too few
-    for confidence, on each of them.
+    for confidence, on each of them. A linear model is a forecast that has learnt too: it counts where its error is
+    below ours.
     """
     everything = range(len(mine.task.channels))
     moves = mine.task.steady or _errors_of(still, everything).max() > ROUNDING
-    whole = _no_better_than_any(mine, still, mean, everything) if moves else "nothing changes in what is judged"
+    whole = "nothing changes in what is judged"
+    if moves:
+        whole = _no_better_than_any(mine, still, mean, everything) or _worse_than_linear(mine, linear, everything)
     fields, first, judged = {}, 0, []
     for name, size in ((f.name, len(f.channels)) for f in mine.task.fields):
         channels = [i for i in range(first, first + size) if i in mine.errors.counting]
@@ -64,7 +69,11 @@ def shortfall(mine: Evaluation, still: Evaluation, mean: Evaluation | None = Non
         if not channels:
             continue
         judged.append(name)
-        alone = _no_better_than_any(mine, still, mean, channels, CLOSE) if len(mine.task.fields) > 1 else ""
+        alone = ""
+        if len(mine.task.fields) > 1:
+            alone = _no_better_than_any(mine, still, mean, channels, CLOSE) or _worse_than_linear(
+                mine, linear, channels
+            )
         if reason := alone or no_better_than_mean(mine, channels):
             fields[name] = reason
     return Shortfall(whole, fields, tuple(judged))
@@ -80,6 +89,14 @@ def _no_better_than_any(
         theirs = _errors_of(mean, channels)
         others[f"the training mean ({theirs.mean():.4g})"] = theirs
     return _no_better(errors, others, constant)
+
+
+def _worse_than_linear(mine: Evaluation, linear: Evaluation | None, channels: Sequence[int]) -> str:
+    """Words where a linear model has the lower error over some channels; none where ours is but rounding."""
+    if linear is None:
+        return ""
+    errors, theirs = _errors_of(mine, channels).mean(), _errors_of(linear, channels).mean()
+    return f"worse than a linear model of neighbouring cells ({theirs:.4g})" if max(theirs, ROUNDING) < errors else ""
 
 
 def _errors_of(e: Evaluation, channels: Sequence[int]) -> Array:

@@ -12,7 +12,6 @@ from ups.eval.rollout import Evaluation
 from ups.types import counted
 
 FEW_MAKE_IT = 4  # times the median error, from which the mean is one of a few trajectories
-LINEAR = "linear"  # the baseline of that name
 SMALL = 10  # times under what is usual, from which a true field is next to nothing
 
 
@@ -33,13 +32,6 @@ def codec_complaints(task: TaskResult) -> list[str]:
         f"{name}: the codec is the bottleneck, its reconstruction error {number(codec)} exceeds the one-step error."
     )
     return [sentence] if codec > step else []
-
-
-def outdone(task: TaskResult) -> list[str]:
-    """A sentence where a linear model does better."""
-    name, ours = task.ours.evaluation.task.name, task.ours.evaluation.score
-    scores = [b.evaluation.score for b in task.baselines if b.evaluation.predictor == LINEAR]
-    return [f"{name}: a linear model of neighbouring cells has {number(score)}." for score in scores if score < ours]
 
 
 def made_by_few(e: Evaluation) -> bool:

@@ -25,7 +25,7 @@ from ups.files import write_atomic
 from ups.parsing import encoded
 from ups.types import Array, DataError, counted
 
-RECONSTRUCTION, BEFORE = "reconstruction", "before"
+RECONSTRUCTION, BEFORE, LINEAR = "reconstruction", "before", "linear"
 MANY = 64  # values of a parameter, above which what lies between them counts as trained
 
 
@@ -121,7 +121,8 @@ class TaskResult:
     def shortfall(self) -> Shortfall:
         """What ours fall short of on the test part, as a whole and field by field."""
         mean = None if self.mean is None else self.mean.evaluation
-        return shortfall(self.ours.evaluation, self.persistence.evaluation, mean)
+        linear = next((b.evaluation for b in self.baselines if b.evaluation.predictor == LINEAR), None)
+        return shortfall(self.ours.evaluation, self.persistence.evaluation, mean, linear)
 
     @cached_property
     def verdict(self) -> tuple[str, bool]:
