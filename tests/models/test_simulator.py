@@ -34,6 +34,30 @@ def burgers(**operator: object) -> Simulator:
     return sim
 
 
+def test_a_printed_simulator_is_a_few_lines_that_say_what_it_is() -> None:
+    sim = burgers()
+    sim.origins["operator"] = {"provenance": {"stage": "operator", "steps": 9, "score": 0.01234}}
+    sim.fit_dt("burgers1d", 0.05, 0.1)
+    weights = sum(p.numel() for p in sim.parameters())
+    size = f"{weights / 1000:.1f} k weights ({4 * weights // 1000} kB)"
+    assert (
+        str(sim)
+        == repr(sim)
+        == (
+            "Simulator of burgers1d: u on 32 cells of x; nu 0.1 to 2; steps of 0.05 to 0.1\n"
+            f"  Parts: codec, operator (validation error 0.0123); {size} on cpu."
+        )
+    )
+    many = str(simulator())
+    assert len(many.splitlines()) == 6
+    assert "reacdiff2d: activator, inhibitor on 16 x 24 cells of x, y; steps of 0.05" in many
+    assert "and cfd2d, cfd3d" in many
+    assert many.endswith("; nothing says that it was trained.")
+    assert "x, y, driven by permeability; beta 1; steady" in str(simulator("darcy2d", grids={"darcy2d": (16, 16)})), (
+        "what is given is said"
+    )
+
+
 def test_an_untrained_simulator_is_persistence() -> None:
     sim = simulator("reacdiff2d")
     x = frames("reacdiff2d")

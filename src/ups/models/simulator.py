@@ -15,6 +15,7 @@ from ups.models.answers import Answers
 from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
+from ups.models.described import described
 from ups.models.ensembles import Draws
 from ups.models.interleave import in_pieces, put_together, strides_of, taken_apart
 from ups.models.operator import LatentOperator
@@ -69,6 +70,10 @@ class Simulator(Answers):
         # The least and the greatest time between frames in training, per task.
         steps = [[1.0 if t.steady else max(t.dt, 1e-30)] * 2 for t in self.tasks]
         self.register_buffer("dt", torch.tensor(steps, dtype=torch.float32))
+
+    def __repr__(self) -> str:
+        """What it is in a few lines; `print(sim.operator)` and the like show the modules of a part."""
+        return described(self.codec, self.parts, self.origins, self.ranges(), self.idle)
 
     @property
     def context(self) -> int:
