@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from memory_runs import begun, ended, finished
+from ups.cli import main
 from ups.config import fingerprint, load
 from ups.eval import trajectories
 from ups.eval.pairs import difference
@@ -189,6 +190,21 @@ def test_a_run_whose_errors_are_damaged_is_named_with_its_file_and_the_remedy(tm
     rows, (note,) = leaderboard(runs_in(tmp_path))
     assert [row[2] for row in rows[1:]] == ["a"]
     assert re.search(remedy, note)
+
+
+def test_a_comparison_writes_a_page_only_where_one_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, error in (("a", 0.1), ("b", 0.2)):
+        finished(tmp_path / name, {"advection1d": np.full(8, error)})
+    before, page = set(tmp_path.rglob("*")), tmp_path / "page.html"
+    for words in ((), ("--out", str(page))):
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), *words])
+        assert not ended.value.code
+        assert "advection1d" in (said := capsys.readouterr().out)
+        assert (str(page) in said) == bool(words)
+        assert set(tmp_path.rglob("*")) - before == ({page} if words else set())
 
 
 def test_runs_that_were_carried_out_in_another_way_have_the_same_settings(tmp_path: Path) -> None:

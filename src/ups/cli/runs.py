@@ -194,7 +194,7 @@ def compare(first: Path, *others: Path, out: Path | None = None) -> int:
     others
         The others to compare it with.
     out
-        The page with everything, curves overlaid; `compare.html` beside the first run by default.
+        Also write a page with everything, curves overlaid, to this file: `--out compare.html`.
     """
     from ups.run.config import run_config, without_effect
     from ups.run_folders.candidate import candidates
@@ -206,6 +206,6 @@ def compare(first: Path, *others: Path, out: Path | None = None) -> int:
     for rows in (result.settings_table(), result.errors_table(), result.pairs_table()):
         parts += [table(rows), ""] if rows else []
     print(printable("\n".join((*parts, *result.sentences()))), flush=True)
-    page = write_page(page_of(result), out or first.resolve().parent / "compare.html")
-    print(printable(str(page)))
+    if out is not None:
+        print(printable(str(write_page(page_of(result), out))))
     return delivered()
