@@ -323,7 +323,7 @@ def test_a_box_that_may_wrap_is_remarked_on_unless_it_is_said_to(tmp_path: Path)
     for name, values in kinds.items():
         file, task = tmp_path / f"{name}.npz", tmp_path / f"{name}.yaml"
         np.savez(file, h=np.float32(values))
-        text = f"name: {name}\ndims: [sample, time, x]\nfields: {{h: [h]}}\ndt: 0.05\n"
+        text = f"name: {name}\ndims: [sample, time, x]\nfields: {{h: [h]}}\ndt: 0.05\nbounds: {{x: [0, 1]}}\n"
         task.write_text(text + "periodic: [x]\n" * (name == "said"))
         (holding,) = holdings([file], str(task))
         assert holding.seamless == (("x",) if name == "round" else ()), name

@@ -15,6 +15,11 @@ from ups.definition import TIME
 from ups.types import Array, DataError, Domain
 
 Box = tuple[float, float]
+# What there is to say of a mesh, of points and of particles.
+TO_GRID = (
+    "which ups does not read yet; interpolate the fields to a uniform grid (for example by scipy.interpolate.griddata) "
+    "and write them with numpy.savez"
+)
 UNITS = {"Y": "years", "M": "months", "W": "weeks", "D": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 UNITS |= {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 # What notes say that are worth a look before anything is trained.
@@ -27,10 +32,20 @@ def space_axis(name: str, stored: Array, remarks: Remarks, where: Path) -> tuple
     """Increasing coordinates, and whether they are stored from high to low."""
     axis = np.asarray(stored, np.float64)
     if not np.isfinite(axis).all() or (len(axis) > 1 and not ((d := np.diff(axis)) > 0).all() and not (d < 0).all()):
-        raise DataError(f"{where}: the coordinates {name} neither increase nor decrease throughout; check the file.")
+        raise DataError(
+            f"{where}: the coordinates {name} neither increase nor decrease throughout, so it looks like a mesh, "
+            f"points or particles, {TO_GRID}; if they should, mend the file."
+        )
     note_uneven(name, stored if stored.dtype.kind == "f" else axis, remarks)
     downwards = len(axis) > 1 and axis[0] > axis[-1]
     return (axis[::-1].copy(), True) if downwards else (axis, False)
+
+
+def says_where(stored: Array | None) -> bool:
+    """Whether coordinates say more of an axis than the numbers of its cells do."""
+    if stored is None:
+        return False
+    return not any(np.array_equal(stored, np.arange(first, first + len(stored))) for first in (0, 1))
 
 
 def read_words(name: str, words: Array, remarks: Remarks, where: Path) -> Array:

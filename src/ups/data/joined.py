@@ -128,6 +128,7 @@ class Joined(Source):
             problems=tuple(problems),
             units=units_of_all(parts),
             offered=everywhere,
+            unplaced=tuple(dict.fromkeys(name for part in parts for name in part.unplaced)),
         )
         super().__init__(path, facts)
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)

@@ -42,6 +42,7 @@ class Facts:
     problems: tuple[str, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)  # those it names, by channel, parameter and axis
     offered: Mapping[str, float] = field(default_factory=dict)  # its numbers that are parameters if they are asked for
+    unplaced: tuple[str, ...] = ()  # the axes of space of which nothing says where they lie
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Source(AbstractContextManager["Source"], ABC):
     def __init__(self, path: Path, facts: Facts) -> None:
         self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
         self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
-        self.units, self.offered = facts.units, facts.offered
+        self.units, self.offered, self.unplaced = facts.units, facts.offered, facts.unplaced
 
     @property
     def all_notes(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ups.data import Source
 from ups.data.axes import uneven_axes
+from ups.data.neighbours import check_neighbours
 from ups.data.resample import Resampled
 from ups.data.splits import FRACTIONS, PARTS, make_split, parts_of
 from ups.data.write_well import write_data_set
@@ -41,6 +42,7 @@ def import_data(
             remarks.append(f"resampled to uniform axes; back on its own axes it differs by {error:.1e} of its size")
         if uneven := uneven_axes(source.problems):
             raise DataError(f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; add --resample.")
+        check_neighbours(source)
         parts = _split(source, fractions)
         remarks.append(", ".join(f"{part} {len(ids)}" for part, ids in parts.items()))
         remarks += [f"PROBLEM: {problem}" for problem in (*source.problems, *lost_digits(source))]

@@ -15,6 +15,7 @@ from ups.data import Source, blocks, open_source
 from ups.data.axes import CONTRADICTED, FALLS, NO_TIMES
 from ups.data.digits import Digits
 from ups.data.duplicates import copies, ends_of, scattered
+from ups.data.neighbours import check_neighbours
 from ups.data.readers.array_dims import AS_MANY
 from ups.data.splits import make_split
 from ups.data.units import check_units
@@ -57,6 +58,7 @@ Task = str | Definition | None
 def describe(path: Path, task: Task = None) -> str:
     """What a file is, in words and numbers, with the coefficients its own data obey; then its task, to be edited."""
     with open_source(path, TASKS, task) as source:
+        check_neighbours(source)
         holds, broken = laws_in_words(source)
         lines = [*_headline(source), *_values(source), *coefficients(source), *(f"  {law}" for law in holds)]
         lines += [
@@ -104,6 +106,7 @@ def _problems(paths: Sequence[Path], task: Task, opened: ExitStack) -> list[tupl
     for path in paths:
         try:
             source = opened.enter_context(open_source(path, TASKS, task))
+            check_neighbours(source)
             faults += [(path, problem) for problem in _file_problems(source)]
             sound.append(source)
         except DataError as error:

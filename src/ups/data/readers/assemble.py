@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.axes import NO_TIMES, grid, read_words, spacing, times_of
+from ups.data.axes import NO_TIMES, grid, read_words, says_where, spacing, times_of
 from ups.data.readers.array_dims import (
     MASK,
     NUMBERS,
@@ -27,6 +27,7 @@ from ups.data.readers.array_dims import (
 )
 from ups.data.readers.arrays import ARRAY, OFFERED, ArraySource, Columns, Store, Variable, naming_fault, plain
 from ups.data.readers.attributes import stated_beside
+from ups.data.readers.points import check_points
 from ups.data.source import Facts, Remarks, Source, numbered
 from ups.data.units import stated
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
@@ -65,6 +66,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     shape = tuple(sizes[name] for name in space)
     if 0 in sizes.values():
         raise DataError(f"{path}: {next(n for n, size in sizes.items() if not size)} has length 0; write it again.")
+    check_points(store, known, space, sizes, {v.name for v in parts.fields}, {*parts.coordinates, *definition.bounds})
     for v in (v for v in (*parts.coordinates.values(), *parts.params) if v.dtype.kind == "c"):
         raise complex_values(path, v.words)
     with naming_fault(path, "its coordinates"):
@@ -104,6 +106,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
         problems=tuple(remarks.problems),
         units=_units(parts, definition, frames),
         offered=offered,
+        unplaced=tuple(n for n in space if n not in definition.bounds and not says_where(stored.get(n))),
     )
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data import Source, open_source, renamed, same_task
+from ups.data.neighbours import check_neighbours
 from ups.data.splits import FEW_TRAJECTORIES, parts_of
 from ups.definition import definition_from, is_file_name
 from ups.jobs.recipe.axis_ends import seamless, wrapping
@@ -187,6 +188,7 @@ def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
 
 def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
     """What a source holds, but for frames of its samples; of one that is named, with what there is to say of it."""
+    check_neighbours(source)
     here = Holding(
         task=source.task,
         files=files,

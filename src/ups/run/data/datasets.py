@@ -16,6 +16,7 @@ from ups.data import Joined, Source, open_source, open_together, renamed, same_t
 from ups.data.axes import uneven_axes
 from ups.data.axis_order import in_order, turning
 from ups.data.checksums import Digest, Memory, content
+from ups.data.neighbours import check_neighbours
 from ups.data.splits import PARTS, Split
 from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition
@@ -168,6 +169,7 @@ def opened(data: DataConfig, folder: Path, following: OnProgress, known: Path | 
         source = open_files([str(path) for path in paths], data.definition)
     with source:
         check_axes(source)
+        check_neighbours(source)
         yield DataEntry(data, *divided(data, source))
 
 
