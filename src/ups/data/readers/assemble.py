@@ -52,9 +52,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     """A source over the arrays of a file; `named` says that the file names their axes, otherwise the task does."""
     path, remarks = store.path, Remarks()
     known = renamed(variables, definition)
-    there = {name for v in variables for name in (v.name, v.key.strip("/"))}
-    strange = [name for name in definition.ignore if name.strip("/") not in there]
-    remarks.notes += [f"nothing is called {', '.join(strange)}, which the task ignores"] if strange else []
+    remarks.notes += _ignored_in_vain(variables, definition)
     check_named(path, known, definition)
     arrays = [v for v in known if v.kind == ARRAY]
     arrays = (axes_by_name if named else axes_by_definition)(path, arrays, definition, remarks)
@@ -110,6 +108,13 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     )
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
+
+
+def _ignored_in_vain(variables: Sequence[Variable], definition: Definition) -> list[str]:
+    """A note on names that the task ignores, and that nothing has."""
+    there = {name for v in variables for name in (v.name, v.key.strip("/"))}
+    strange = [name for name in definition.ignore if name.strip("/") not in there]
+    return [f"nothing is called {', '.join(strange)}, which the task ignores"] if strange else []
 
 
 def _spacing(
