@@ -44,7 +44,8 @@ FLOORS = {
     "models": {"graphs", "triton_check", "physics", "masks", "progress", "types"},
     "eval": {"pages", "run_files", "types"},
     "engine": {"graphs", "triton_check", "wire", "heartbeat", "verdict", "shortage", "progress", "types"},
-    "supervise": {"rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
+    "supervise": {"streams", "rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory"}
+    | {"types"},
     "tracking": {"supervise", "rundir", "presence", "config", "verdict", "types"},
     "rundir": {"provenance", "presence", "run_files", "config", "verdict", "types"},
     "provenance": {"verdict", "types"},

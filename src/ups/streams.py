@@ -192,8 +192,32 @@ def finish() -> None:
 
 
 def alone() -> bool:
-    """Whether this process may fork: it has no thread but the main one and writers, which a fork does not harm."""
-    return all(isinstance(t, Writer) or t is threading.main_thread() for t in threading.enumerate())
+    """Whether this process may fork: a copy of it would lack no thread but writers, which a fork does not harm.
+
+    Threads that libraries start are counted as the system counts them, for Python does not know them. Those that
+    OpenMP starts at the first parallel operation are missing in a copy, whose own first one waits for them for ever.
+    Those of OpenBLAS end before every fork and come back when they are needed, so the count is taken after a fork.
+    """
+    threads = threading.enumerate()
+    if not all(isinstance(t, Writer) or t is threading.main_thread() for t in threads):
+        return False
+    try:
+        if _tasks() != len(threads):
+            copy = os.fork()
+            if copy == 0:
+                os._exit(0)
+            os.waitpid(copy, 0)
+        end = time.monotonic() + 0.1  # a thread that has ended is counted for a moment more
+        while (tasks := _tasks()) != len(threads) and time.monotonic() < end:
+            time.sleep(0.002)
+    except OSError:  # nobody counts, or there is no room for a copy
+        return False
+    return tasks == len(threads)
+
+
+def _tasks() -> int:
+    """The threads of this process, whoever started them."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def delivered() -> int:

@@ -11,11 +11,11 @@ from typing import Any
 
 from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
-from ups.parsing import threads_wanted
 from ups.progress import Screen
 from ups.rundir import RunDir
 from ups.screen import Saying, following, show, training
 from ups.streams import protect
+from ups.supervise.forked_functions import share_cores
 from ups.supervise.seat import Seat
 
 LOOK = 0.05  # seconds between two looks for what rank 0 prepares
@@ -46,13 +46,12 @@ def main(folder: Path) -> None:
     protect()
     with Seat(fire=FaultPlan.from_environment()) as seat:
         seat.pulse.beat("start")
-        import torch
+        import torch  # noqa: F401
 
         from ups.cli.preflight import PREFLIGHT
         from ups.run.run import Run
 
-        # A rank that was forked has the threads of its parent, not those of its own environment.
-        torch.set_num_threads(threads_wanted(os.environ.get("OMP_NUM_THREADS", "")) or torch.get_num_threads())
+        share_cores(os.environ)  # a rank that was forked counts threads as its parent, not as its own environment
         saying = Saying()
         with following() as progress:
             screen = Screen(saying, progress, training()) if seat.rank == 0 else Screen.silent()

@@ -17,6 +17,7 @@ from typing import Any
 from ups.lab.case import SAVED, STEPS, Case, CaseDir
 from ups.lab.command import LEFT, configured, left_over, printed, run_command
 from ups.lab.rank_hooks import RECORDS
+from ups.later import torch
 from ups.parsing import read_json
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
@@ -58,6 +59,7 @@ def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace:
     with contextlib.suppress(PermissionError):  # a Ctrl-C at the lab's terminal is not one at this run's
         os.setsid()
     adopt_orphans()
+    torch.set_num_threads(1)  # commands are copies of this process, and would lack its other threads
     for name in (*NESTED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"):
         os.environ.pop(name, None)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # forked ranks cannot use one

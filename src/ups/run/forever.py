@@ -14,7 +14,6 @@ from typing import Protocol
 
 from ups.eval.results import read_results
 from ups.fetch.patience import UnreachableError
-from ups.later import torch
 from ups.presence import HeldError
 from ups.run.config import RunConfig
 from ups.run.load import load
@@ -108,7 +107,6 @@ def _unfinished(config: RunConfig) -> str:
 
 def _load_products(folder: RunDir) -> None:
     """Read what a finished run has left: the simulator, its results and its report; DataError where one is damaged."""
-    torch.set_num_threads(1)
     load(folder.folder)
     read_results(folder.results)
     if not folder.report.is_file() or not folder.report.stat().st_size:

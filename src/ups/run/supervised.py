@@ -6,13 +6,14 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from ups.config import dump
 from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
+from ups.later import torch
 from ups.progress import OnProgress, Progress, Screen
 from ups.run.config import RunConfig
 from ups.run.data.datasets import fetch_data
@@ -22,7 +23,6 @@ from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable
 from ups.run.run import Run
 from ups.rundir import RunDir
-from ups.streams import alone
 from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers, check_interface
@@ -56,6 +56,18 @@ def in_sentences(say: Callable[[str], None]) -> OnProgress:
     return report
 
 
+@contextlib.contextmanager
+def _in_one_thread() -> Iterator[None]:
+    """For a process whose copies are ranks: OpenMP starts no threads in it, which a copy would lack and wait for."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_in_one_thread()
 def supervise(
     config: RunConfig,
     *,
@@ -92,8 +104,6 @@ def supervise(
             folder = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, span=span).folder
     except UpsError as error:
         return refused(RunDir(home), error, say)
-    if launcher is None and not alone():  # a library that was asked for data has left a thread
-        starter = _launcher(job, config)
     place, settings = folder.folder, TrackingConfig() if node else config.tracking
     with copied(place, None if node else config.sync, say), mirrored(place, settings, say):
         return _carried_out(folder, config, job, starter, say, live, last)
@@ -163,11 +173,11 @@ def _launcher(job: Job, config: RunConfig) -> Launcher:
     """The launcher that the config names, or else the one that fits.
 
     Ranks of one machine are forked from this process, which has imported all they need; unless that could carry over
-    what is not a rank's: a lock of another thread, those of a simulator to start from or of a champion, somebody's
-    capture of what is printed.
+    what is not a rank's: a simulator to start from or a champion, somebody's capture of what is printed. Whether a
+    copy would lack threads is seen at each start of the ranks, by the launcher.
     """
     name = config.dist.launcher or ""
-    ours = alone() and sys.stdout is sys.__stdout__
+    ours = sys.stdout is sys.__stdout__
     if not name and job.nodes == 1 and ours and config.start_from is None and config.champion is None:
         name = "forked"
     return launcher_of(job, name)

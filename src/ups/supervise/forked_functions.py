@@ -155,7 +155,7 @@ def run(
     `function` is at the top level of its module; arguments and results are pickled. Returns soon after `seconds` at
     the latest, and leaves no process behind. `forkserver`: ranks with the variables a launcher would set, and `env`,
     forked from a server that has imported torch (and `preload`, if this is its first start); `fork`: copies of this
-    process, environment included.
+    process, environment included, which compute in one thread.
     """
     context: Any = multiprocessing.get_context(method)
     common: dict[str, str] = {}
@@ -262,7 +262,9 @@ def _child(pipe: Connection, call: Callable[[], Any], env: dict[str, str], log: 
         for name in NESTED:
             os.environ.pop(name, None)
         os.environ.update(env)
-        _share_cores(env)
+        share_cores(env)
+    elif "torch" in sys.modules:  # a copy lacks the threads with which its parent may have computed
+        sys.modules["torch"].set_num_threads(1)
     value = None
     with CaughtExit() as caught:
         value = call()
@@ -289,11 +291,11 @@ def _linger(pipe: Connection) -> None:
     waiting.poll(60_000)
 
 
-def _share_cores(env: Mapping[str, str]) -> None:
+def share_cores(env: Mapping[str, str]) -> None:
     """As many threads as OMP_NUM_THREADS says, which torch has read long ago; else this rank's share of the cores."""
     if "torch" in sys.modules:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        share = threads_wanted(env.get("OMP_NUM_THREADS", "")) or max(1, cores // int(env["WORLD_SIZE"]))
+        share = threads_wanted(env.get("OMP_NUM_THREADS", "")) or max(1, cores // int(env.get("LOCAL_WORLD_SIZE", "1")))
         sys.modules["torch"].set_num_threads(share)
 
 

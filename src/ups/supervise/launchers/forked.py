@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+from ups.streams import alone
 from ups.supervise import rank_parent
 from ups.supervise.forked_functions import CaughtExit
 from ups.supervise.job import Start
 from ups.supervise.launchers.processes import Child, Processes
+from ups.types import ConfigError
 
 
 class ForkLauncher(Processes):
@@ -23,24 +25,36 @@ class ForkLauncher(Processes):
     other command is executed.
 
     Everything else is as under other launchers: a parent per rank, sessions, logs, exit records. `before` is called at
-    every start of the ranks; `hooks` in every rank, before its work, and returns what is called after it. This process
-    must have no other thread, but writers of streams: a lock that one holds would stay closed in the ranks for ever.
+    every start of the ranks; `hooks` in every rank, before its work, and returns what is called after it.
+
+    Where this process has threads that its copies would lack (`streams.alone`), the ranks are processes of their own,
+    as under `processes`: a lock that such a thread holds would stay closed in a copy for ever, and a copy of OpenMP
+    waits for threads that are not there. Hooks need copies, so with hooks that is refused.
     """
 
     def __init__(
         self,
-        hooks: Callable[[], Callable[[], None]] = lambda: lambda: None,
+        hooks: Callable[[], Callable[[], None]] | None = None,
         before: Callable[[Start], None] = lambda start: None,  # noqa: ARG005
     ) -> None:
         super().__init__()
         self._hooks = hooks
         self._before = before
+        self._copies = True
 
     def start(self, start: Start) -> None:
         self._before(start)
+        self._copies = alone()
+        if self._hooks is not None and not self._copies:
+            raise ConfigError(
+                "this process has threads that a forked rank would lack, and ranks with hooks are forked; compute in a "
+                "process of its own before."
+            )
         super().start(start)
 
     def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+        if not self._copies:
+            return super().child(command, env, log)
         return fork(lambda: self._be_parent(list(command), env, log.fileno()))
 
     def _be_parent(self, command: list[str], env: Mapping[str, str], log: int) -> None:
@@ -59,7 +73,7 @@ class ForkLauncher(Processes):
 
         def work() -> None:
             rank_parent.settle(parent, log)
-            after = self._hooks()
+            after = self._hooks() if self._hooks is not None else lambda: None
             importlib.import_module(command[2]).main(*map(Path, command[3:]))
             if sys.stdout:
                 sys.stdout.flush()
