@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ups.eval.ensembles import AS_DRAWN, EnsembleScores, Fan, coverage, crps, fitting_stretch, interval, ranks, spread
+from ups.eval.ensembles import AS_DRAWN, EnsembleScores, Fan, coverage, crps, interval, ranks, spread, stretched_crps
 from ups.eval.metrics import measure
 from ups.eval.searches import SearchScores
 
@@ -80,25 +80,31 @@ def test_the_interval_is_numpys_weibull_quantile_where_it_lies_among_the_members
     assert np.allclose(torch.stack(interval(members)).numpy(), wanted)
 
 
-def test_stretched_by_what_most_places_need_an_interval_covers_just_so_many() -> None:
-    torch.manual_seed(7)
-    centre, noise, truth = torch.randn(4000), torch.randn(16, 4000), torch.randn(4000)
-    for size in (0.2, 5.0):
-        factor = fitting_stretch(size * noise, torch.zeros_like(noise), truth, limit=10.0)
-        covered = coverage(centre + factor * size * noise, centre + truth).mean().item()
-        assert covered == pytest.approx(0.9, abs=2e-3)
-        assert factor == pytest.approx(1 / size, rel=0.05)
+def test_the_crps_of_stretched_members_is_that_of_the_members_so_stretched() -> None:
+    members, truth, factors = torch.randn(7, 3, 5).double(), torch.randn(3, 5).double(), (0.25, 1.0, 4.0)
+    mean = members.mean(0)
+    for factor, score in zip(factors, stretched_crps(members, truth, factors), strict=True):
+        assert torch.allclose(score, crps(mean + factor * (members - mean), truth))
 
 
-def test_what_is_fine_shrinks_with_the_rest_but_does_not_grow() -> None:
-    torch.manual_seed(7)
-    wide, fine, truth = 0.2 * torch.randn(16, 4000), 0.5 * torch.randn(16, 4000), torch.randn(4000)
-    factor = fitting_stretch(wide, fine, truth, limit=10.0)
-    assert math.hypot(0.2 * factor, 0.5) == pytest.approx(1, rel=0.05)
-    assert fitting_stretch(10 * wide, 10 * fine, truth, limit=10.0) == pytest.approx(
-        0.1 / math.hypot(0.2, 0.5), rel=0.05
-    )
-    assert fitting_stretch(0 * wide, 0 * fine, truth, limit=10.0) == pytest.approx(10, rel=0.01)
+def test_the_crps_of_stretched_normal_draws_is_that_of_the_normal_distribution_and_least_where_it_is_the_truth() -> (
+    None
+):
+    """Closed form for N(0, s) averaged over y of N(0, 1): √(2 (1 + s²) / π) − s / √π."""
+    torch.manual_seed(3)
+    members, truth, factors = torch.randn(4000, 4000) / 2, torch.randn(4000), (0.5, 1.0, 2.0, 4.0)
+    found = [score.mean().item() for score in stretched_crps(members, truth, factors)]
+    exact = [math.sqrt(2 * (1 + (f / 2) ** 2) / math.pi) - f / 2 / math.sqrt(math.pi) for f in factors]
+    assert found == pytest.approx(exact, rel=0.02)
+    assert min(zip(found, factors, strict=True))[1] == 2.0
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_of_an_ensemble_of_any_size_that_is_right_no_stretch_lowers_the_crps(count: int) -> None:
+    torch.manual_seed(4)
+    members, truth, factors = torch.randn(count, 100_000), torch.randn(100_000), (0.85, 1.0, 1.2)
+    found = [score.mean().item() for score in stretched_crps(members, truth, factors)]
+    assert min(found) == found[1]
 
 
 def test_scores_at_each_step_tell_before_from_after_calibration() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
@@ -23,6 +24,7 @@ from ups.eval.results import Cost, DataFact, Scored, TaskResult, points_of, read
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.eval.sections import drawn_section, learning_section, spectrum_remark
 from ups.eval.training_facts import DrawCount, StageFact
+from ups.eval.trust_sections import _verdict as verdict_on_estimates
 from ups.eval.trust_sections import errors_section
 from ups.physics import TASKS
 from ups.run_folders.errors import errors_of
@@ -284,6 +286,46 @@ def test_scores_of_an_ensemble_are_recorded_with_their_intervals() -> None:
     curve = [p for p in points if p.number.name == "ensemble spread at time"]
     assert [p.at for p in curve] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
     assert [p.number.low for p in curve] == pytest.approx(scores.curve_ends()["spread"][0])
+
+
+def drawn_like(width: float, centre: float, error: float) -> EnsembleScores:
+    """Normal truth; members so wide and so far off; the operator alone errs by so much."""
+    torch.manual_seed(0)
+    truth, scores = torch.randn(8, 5, 64, 1), EnsembleScores(16)
+    members = truth + centre + width * torch.randn(16, *truth.shape) + width * torch.randn(truth.shape)
+    scores.add(members, truth + error, truth, torch.ones(1))
+    return scores
+
+
+@pytest.mark.parametrize(
+    ("width", "error", "words"),
+    [(0.1, 0.2, "knows more than the operator alone."), (0.1, 0.01, "WORSE than the operator alone.")],
+)
+def test_a_verdict_says_where_ensembles_are_worse_than_the_operator_alone(
+    width: float, error: float, words: str
+) -> None:
+    told = report(replace(result("burgers1d"), ensemble=drawn_like(width, 0.0, error)))
+    (task,), worse = told.tasks, words.startswith("WORSE")
+    assert any(line.endswith(f"interval: {words}") for line in told.remarks())
+    assert ("but its ensembles are WORSE than the operator alone" in task.verdict[0]) == worse
+    assert task.verdict[0].startswith("learnt")
+    assert task.verdict[1] != worse
+    assert ("ensembles are WORSE" in told.page().lead) == worse
+    assert ("WORSE" in (told.page().sections[0].verdict or "")) == worse
+    numbers = {r.metric: r.value for r in told.records}
+    assert numbers["ensemble crps as drawn"] == numbers["ensemble crps"], "nothing stretched them"
+    assert numbers["ensemble coverage as drawn"] == numbers["ensemble coverage"]
+
+
+def test_an_ensemble_that_is_too_narrow_is_said_to_be() -> None:
+    told = report(replace(result("burgers1d"), ensemble=drawn_like(0.05, 0.1, 1.0)))
+    assert any(line.endswith("knows more than the operator alone, but too narrow.") for line in told.remarks())
+
+
+@pytest.mark.parametrize(("overall", "knows"), [(0.29, False), (0.3, False), (0.31, True)])
+def test_estimates_know_when_only_above_a_rank_correlation_of_three_tenths(overall: float, knows: bool) -> None:
+    assert verdict_on_estimates(overall, math.nan).startswith("knows when") == knows
+    assert ("and which sample" in verdict_on_estimates(0.9, overall)) == knows
 
 
 def test_a_steady_task_is_not_judged_to_the_end() -> None:

@@ -195,21 +195,52 @@ def test_without_draws_an_estimate_needs_no_spread() -> None:
     assert sim.rollout(states(), 2, {"beta": 1.0}, error=True)[1].shape == (3, 2)
 
 
-def test_members_are_stretched_around_the_rollout_without_draws_whoever_is_beside_them() -> None:
+def test_members_are_stretched_around_their_mean_which_stays() -> None:
     sim, u0 = simulator(), states()
     words = {"steps": 3, "params": {"beta": 1.0}, "seed": 7}
     plain, raw = sim.rollout(u0, **words), sim.rollout(u0, ensemble=3, **words)
-    sim.trust = {"advection1d": Trust(Calibration("residual", ((2.0,), (0.5,))))}
+    factors = ((2.0,), (0.5,))
+    sim.trust = {"advection1d": Trust(Calibration("residual", factors))}
     wide = sim.rollout(u0, ensemble=3, **words)
-    assert np.allclose(wide[:, :, 1:], (plain + 0.5 * (raw - plain))[:, :, 1:], atol=1e-5)
-    waves, drawn = (np.fft.rfft(x[:, :, 0, :, 0] - plain[:, 0, :, 0])[..., :4] for x in (wide, raw))
-    assert np.allclose(waves, 2 * drawn, atol=1e-4), "what half as many cells show"
-    assert np.array_equal(sim.rollout(u0, ensemble=1, **words), wide[:1])
+    by = np.array([2.0, 0.5, 0.5]).reshape(3, 1, 1)
+    assert np.allclose(wide, raw.mean(0) + by * (raw - raw.mean(0)), atol=1e-5)
+    assert np.allclose(wide.mean(0), raw.mean(0), atol=1e-6)
+    assert np.allclose(sim.rollout(u0, ensemble=1, **words), raw[:1], atol=1e-6), "one member is its mean"
     assert np.array_equal(sim.rollout(u0, **words), plain)
     points = sim.rollout(u0, ensemble=2, points=[0.3, 0.7], **words)
     assert points.shape == (2, 3, 3, 2, 1)
-    sim.trust = {"advection1d": Trust(replace(TWICE, drawn_by="consistency"))}
-    assert np.array_equal(sim.rollout(u0, ensemble=3, **words), raw), "fitted for another part"
+    for other in (replace(TWICE, drawn_by="consistency"), replace(TWICE, factors=((1.0,),))):
+        sim.trust = {"advection1d": Trust(other)}
+        assert np.array_equal(sim.rollout(u0, ensemble=3, **words), raw), "of another part, or as drawn"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_mean_of_members_is_the_same_to_round_off_however_they_are_stretched(channels: int) -> None:
+    members = torch.randn(16, 2, 4, 8, 8, channels, dtype=torch.float64)
+    rows = torch.rand(3, channels).add(0.25).tolist()
+    stretched = Calibration("residual", tuple(map(tuple, rows))).stretched(members)
+    assert torch.allclose(stretched.mean(0), members.mean(0), rtol=0, atol=1e-14)
+    assert torch.allclose(stretched.std(0)[:, 3], members.std(0)[:, 3] * torch.tensor(rows[-1]).double())
+
+
+def test_what_a_former_version_fitted_loads_and_leaves_members_as_drawn_and_estimates_as_they_were(
+    tmp_path: Path,
+) -> None:
+    """Its factors were around the rollout without draws, and its errors were fitted to the spread times them."""
+    by_spread = ErrorModel(("spread",), (1.0,), 1.0, 0.0)
+    path = simulator(trust=Trust(replace(TWICE, factors=((10.0,),), lasting=0.3), by_spread)).save(tmp_path / "a")
+    header, tensors = artifact.read(path)
+    fitted = header["trust"]["advection1d"]["calibration"]
+    del fitted["around"]
+    fitted["damping"] = [[[0.5]] * 7]
+    old = Simulator.load(artifact.write(tmp_path / "b.safetensors", header, tensors), kinds=KINDS)
+    as_drawn = simulator(trust=Trust(replace(TWICE, factors=((1.0,),), lasting=0.3), by_spread))
+    words = {"steps": 2, "params": {"beta": 1.0}, "ensemble": 3, "error": True}
+    (drawn, error), (wanted, narrow) = old.rollout(states(), **words), as_drawn.rollout(states(), **words)
+    assert np.array_equal(drawn, wanted)
+    assert error == pytest.approx(10 * narrow, rel=1e-5)
+    again = Simulator.load(old.save(tmp_path / "c.safetensors"), kinds=KINDS)
+    assert again.trust == old.trust
 
 
 @pytest.mark.parametrize(("factor", "kinds"), [(1.5, (Within, Conserved)), (9.0, (Within,))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from dataclasses import replace
@@ -19,20 +18,20 @@ from safetensors import safe_open
 import ups
 from small_flows import window
 from ups.config import load
-from ups.eval.ensembles import coverage
+from ups.eval.ensembles import coverage, crps
 from ups.eval.report import Report
 from ups.jobs.evaluate import Question, evaluate_run
-from ups.models.calibration import EDGES, Calibration
+from ups.models.calibration import Calibration
 from ups.models.ensembles import Draws
 from ups.physics import TASKS
 from ups.progress import Screen
 from ups.run.config import run_config
 from ups.run.data.datasets import DataSet
 from ups.run.judging import calibrate
-from ups.run.judging.calibrate import factors_of
 from ups.run.run import Run, run_alone
 from ups.rundir import RunDir
 from ups.tensors import Window
+from ups.types import TaskSpec
 
 TINY = """
 name: tiny
@@ -49,6 +48,7 @@ residual: {batch: 4, train: {steps: 4}}
 device: cpu
 """
 STEPS = 12
+Drawn = tuple[torch.Tensor, torch.Tensor]  # members and truth
 
 
 @pytest.fixture(scope="module")
@@ -64,111 +64,88 @@ def header_of(run: Path) -> Any:
         return json.loads(file.metadata()["ups"])
 
 
-@pytest.mark.parametrize("widths", [np.geomspace(0.2, 2, STEPS), np.geomspace(2.5, 0.15, STEPS)])
-def test_ensembles_that_are_too_narrow_or_too_wide_cover_nine_tenths_of_other_data_at_every_step(
+def fitted(task: TaskSpec, drawn: Drawn, mask: torch.Tensor | None = None) -> Calibration:
+    """What is fitted to 16 trajectories of members and truth."""
+    stretches, (members, truth) = calibrate.Stretches(), drawn
+    for first in (0, 8):
+        part = slice(first, first + 8)
+        given: Any = SimpleNamespace(targets=truth[part], mask=None if mask is None else mask[part])
+        stretches.add(members[:, part], given, torch.ones(truth.shape[-1]), range(first, first + 8))
+    return Calibration("residual", stretches.factors(task))
+
+
+def scores(drawn: Drawn, found: Calibration) -> tuple[float, float, float]:
+    """CRPS as drawn and calibrated, and the coverage then."""
+    members, truth = drawn
+    after = found.stretched(members)
+    return crps(members, truth).mean().item(), crps(after, truth).mean().item(), coverage(after, truth).mean().item()
+
+
+@pytest.mark.parametrize("widths", [np.geomspace(0.36, 2, STEPS), np.geomspace(2.5, 0.36, STEPS)])
+def test_members_that_are_too_narrow_or_too_wide_by_a_known_factor_are_stretched_by_its_inverse(
     widths: np.ndarray,
 ) -> None:
-    """Gaussian truth around a known centre, members of wrong widths that change with the step."""
+    """Normal truth around a known centre, members of wrong widths that change with the step; each channel is a field of
+    its own. Of M members about their own mean the CRPS is least at s² = (1 / w² + 1 / M) / (1 + 1 / M)."""
     torch.manual_seed(0)
     task, shape = TASKS["reacdiff2d"], (16, STEPS, 16, 16, 2)
-    by_channel = torch.tensor([1.0, 3.0])  # each is a field of its own
-    size = torch.tensor(widths, dtype=torch.float32).reshape(STEPS, 1, 1, 1) * by_channel
+    size = torch.tensor(widths, dtype=torch.float32).reshape(STEPS, 1, 1, 1) * torch.tensor([1.0, 0.8])
 
-    def drawn(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        plain = torch.randn(shape)
-        return plain + size * torch.randn(count, *shape), plain, plain + torch.randn(shape)
+    def drawn() -> Drawn:
+        centre = torch.randn(shape)
+        return centre + size * torch.randn(16, *shape), centre + torch.randn(shape)
 
-    members, plain, truth = drawn(16)
-    box = torch.ones(16, 16, 16, dtype=torch.bool)  # a mask: then all deviations are stretched, rough as they are here
-    given: Any = SimpleNamespace(targets=truth, mask=box, periodic=task.periodic)
-    steps = [[calibrate.thinned(members[:, :, i : i + 1], plain[:, i : i + 1], given, i)] for i in range(STEPS)]
-    fitted = Calibration("residual", factors_of(steps, task))
-    for count in (16, 50):
-        members, plain, truth = drawn(count)
-        covered = coverage(fitted.stretched(members, plain, given), truth).mean((0, 2, 3))
-        before = coverage(members, truth).mean((0, 2, 3))
-        assert before.min() < 0.6
-        assert before.max() > 0.98
-        assert covered.mean().item() == pytest.approx(0.9, abs=0.015)
-        assert covered.min() > 0.86
-        assert covered.max() < 0.94
+    found = fitted(task, drawn())
+    wanted = ((1 / size[:, 0, 0].square() + 1 / 16) / (1 + 1 / 16)).sqrt()
+    assert np.array(found.factors) == pytest.approx(wanted.numpy().clip(0.25, 4), rel=0.12)
+    other = drawn()
+    before, after, covered = scores(other, found)
+    assert after < 0.95 * before
+    assert covered == pytest.approx(0.9, abs=0.02)
+    assert coverage(*other).mean().item() < 0.8
 
 
-def test_a_stretch_is_fitted_to_members_as_they_are_damped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws with nearly twice the short waves that the truth has beside the rollout without draws: what is damped is
-    narrower, and stretched for it; whether members were kept or are drawn again."""
-    torch.manual_seed(0)
-    task, k = TASKS["burgers1d"], torch.fft.rfftfreq(64)
-
-    def waves(*lead: int, short: float) -> torch.Tensor:
-        noise = torch.fft.rfft(torch.randn(*lead, 2, 64), dim=-1) * torch.where(k >= 0.125, short, 1.0)
-        return torch.fft.irfft(noise, n=64, dim=-1).unsqueeze(-1)
-
-    plain, none = waves(64, short=0.5), (torch.zeros(64, 64, 0), torch.zeros(64, 1))
-    truth, members = plain + waves(64, short=0.5), plain + waves(16, 64, short=0.9)
-    given = Window(task, plain[:, :1], truth, *none, torch.ones(64), (True,), (1.0,))
-
-    def fitted(rounds: int, kept: int = 2**30) -> Calibration:
-        monkeypatch.setattr(calibrate, "ROUNDS", rounds)
-        monkeypatch.setattr(calibrate, "HELD_BYTES", kept)
-        drawings = calibrate.Drawings()
-        drawings.add(members, plain, given)
-        return drawings.calibration("residual", 0.0, task, torch.device("cpu"), lambda: [(members, plain, given)])
-
-    def covered(found: Calibration) -> float:
-        return coverage(found.stretched(members, plain, given), truth).mean().item()
-
-    assert covered(fitted(0)) < 0.875
-    assert covered(fitted(2)) == pytest.approx(0.9, abs=0.01)
-    assert fitted(1, kept=0) == fitted(1)
+@pytest.mark.parametrize("seed", range(8))
+def test_members_that_are_right_already_stay_as_drawn(seed: int) -> None:
+    torch.manual_seed(seed)
+    centre = torch.randn(16, 6, 32, 1)
+    found = fitted(TASKS["burgers1d"], (centre + torch.randn(16, *centre.shape), centre + torch.randn(centre.shape)))
+    assert found.factors == ((1.0,),) * 6
+    assert not found.stretches
 
 
-@pytest.mark.parametrize(("shape", "stretch"), [((64,), 1.0), ((97,), 1.0), ((32, 32), 1.0), ((64,), 1.5)])
-def test_fine_structure_of_members_is_damped_to_that_of_other_truth_and_totals_stay(
-    shape: tuple[int, ...], stretch: float
-) -> None:
-    """Waves of a known spectrum; draws add as much again of the short ones, and of the shortest thrice as much; a
-    stretch adds to longer ones than half as many cells hold."""
-    torch.manual_seed(0)
-    task, axes = TASKS["burgers1d" if len(shape) == 1 else "reacdiff2d"], tuple(range(2, 2 + len(shape)))
-    fields, batch, steps = len(task.channels), 96 if len(shape) == 1 else 12, 3
-    k = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(n, 1 / n).abs() / n for n in shape), indexing="ij")).amax(0)
+def test_where_nine_tenths_cannot_be_covered_members_do_not_run_away() -> None:
+    """Half of the places are foretold, by members that vary there; at the others all members are one, and wrong:
+    no factor covers those, and any that grows spoils the rest."""
+    torch.manual_seed(1)
+    members, truth = torch.randn(16, 16, 4, 64, 1), torch.zeros(16, 4, 64, 1)
+    members[:, :, :, 32:], truth[:, :, 32:] = 0.0, 5.0
+    found = fitted(TASKS["burgers1d"], (members, truth))
+    before, after, _ = scores((members, truth), found)
+    assert max(found.factors)[0] <= 1
+    assert after <= before
 
-    def waves(strength: torch.Tensor, *lead: int) -> torch.Tensor:
-        noise = torch.fft.fftn(torch.randn(*lead, steps, *shape, fields), dim=[a + len(lead) - 1 for a in axes])
-        return torch.fft.ifftn(noise * strength.unsqueeze(-1), dim=[a + len(lead) - 1 for a in axes]).real
 
-    usual = 1 / (1 + 20 * k)
-    excess = usual * torch.where(k > 5 / 12, 3.0**0.5, torch.where(k >= 0.125, 1.0, 0.0))
+def test_what_half_of_the_trajectories_ask_for_is_left_where_the_others_would_be_worse_for_it() -> None:
+    torch.manual_seed(2)
+    truth = torch.randn(16, 4, 64, 1)
+    size = torch.tensor([0.3, 2.0] * 8).reshape(
+        16, 1, 1, 1
+    )  # those of even numbers are too narrow, the others too wide
+    found = fitted(TASKS["burgers1d"], (size * torch.randn(16, *truth.shape), truth))
+    assert not found.stretches
 
-    def drawn() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
-        plain, truth = waves(usual, batch), waves(usual, batch)
-        wraps = (True,) * len(shape)
-        return plain + waves(excess, 4, batch), plain, truth, SimpleNamespace(targets=truth, mask=None, periodic=wraps)
 
-    members, plain, _, given = drawn()
-    powers = calibrate.Powers()
-    powers.add(members, plain, given)
-    factors = ((stretch,) * fields,) * steps
-    fitted = Calibration("residual", factors, 0.0, powers.damping(factors, task))
-    assert Calibration.of(json.loads(json.dumps(dataclasses.asdict(fitted)))) == fitted
-    longer = ((stretch,) * fields,) * (steps + 2)  # other trajectories of the task, between walls, go on
-    assert powers.damping(longer, task)[-1] == ((1.0,) * fields,) * len(EDGES)
-    members, plain, truth, given = drawn()
-    for band, before in ((k > 1 / 3, 2.2), (k > 0.25, 1.9), ((k >= 0.125) & (k < 0.25), 1.8)):
-
-        def power(frames: torch.Tensor, band: torch.Tensor = band) -> float:
-            spectrum = torch.fft.fftn(frames, dim=list(range(-1 - len(shape), -1))).abs().square()
-            return float((spectrum * band.unsqueeze(-1)).mean())
-
-        assert power(members) / power(truth) > before
-        assert power(fitted.stretched(members, plain, given)) / power(truth) == pytest.approx(1, abs=0.1)
-    other = fitted.stretched(members, plain, given)
-    assert torch.allclose(other.mean(tuple(a + 1 for a in axes)), members.mean(tuple(a + 1 for a in axes)), atol=1e-5)
-    walls = SimpleNamespace(**{**vars(given), "periodic": (False,) * len(shape)})
-    assert torch.equal(
-        fitted.stretched(members, plain, walls), replace(fitted, damping=()).stretched(members, plain, walls)
-    )
+@pytest.mark.parametrize("wild", [math.nan, math.inf])
+def test_a_rollout_that_runs_away_says_nothing_of_the_others_and_no_trajectories_nothing_at_all(wild: float) -> None:
+    torch.manual_seed(3)
+    members, truth = 0.5 * torch.randn(16, 16, 4, 64, 1), torch.randn(16, 4, 64, 1)
+    whole = fitted(TASKS["burgers1d"], (members, truth))
+    members[3, 5, 2:] = wild
+    left = fitted(TASKS["burgers1d"], (members, truth))
+    assert np.array(left.factors) == pytest.approx(np.array(whole.factors), rel=0.1)
+    assert min(left.factors)[0] > 1.5
+    assert not fitted(TASKS["burgers1d"], (members * wild, truth)).stretches
 
 
 @pytest.mark.parametrize("lasting", [0.0, 0.3, 1.0])
@@ -182,7 +159,7 @@ def test_as_much_of_the_noise_lasts_as_errors_repeat_themselves(lasting: float, 
     given = replace(given, targets=walk(given, 20, None, Draws(7, [0], lasting)))
     one = SimpleNamespace(scale=torch.ones(1))
     simulator: Any = SimpleNamespace(simulate=walk, context=1, codec=SimpleNamespace(statistics_of=lambda _: one))
-    monkeypatch.setattr(calibrate, "_windows", lambda *_: [given])
+    monkeypatch.setattr(calibrate, "_windows", lambda *_: [(given, [*range(8)])])
     data: Any = SimpleNamespace(task=given.task)
     assert calibrate._lasting_noise(simulator, data, torch.device("cpu"), (1,)) == lasting
     monkeypatch.setattr(calibrate, "_windows", lambda *_: [])  # no trajectory is longer than what is given
@@ -195,27 +172,15 @@ def test_as_much_of_the_noise_lasts_as_errors_repeat_themselves(lasting: float, 
 def test_channels_of_one_field_are_stretched_alike_and_cells_that_do_not_count_are_left_out() -> None:
     task = TASKS["cfd2d"]
     torch.manual_seed(1)
-    truth, mask = torch.rand(2, 1, 8, 8, len(task.channels)), torch.ones(2, 8, 8, dtype=torch.bool)
+    truth, mask = torch.randn(16, 1, 8, 8, len(task.channels)), torch.ones(16, 8, 8, dtype=torch.bool)
     mask[:, 4:] = False
+    members = torch.tensor([0.4, 0.7, 0.7, 0.5]) * torch.randn(16, *truth.shape)
     truth[:, :, 4:] = torch.nan
-    given: Any = SimpleNamespace(targets=truth, mask=mask, periodic=task.periodic)
-    plain = (truth - torch.randn(truth.shape)).nan_to_num()
-    members = plain + 2 * torch.randn(16, *truth.shape)
-    (row,) = factors_of([[calibrate.thinned(members, plain, given, 0)]], task)
+    (row,) = fitted(task, (members, truth), mask).factors
     places = np.cumsum([0, *(len(f.channels) for f in task.fields)])
     assert all(len(set(row[a:b])) == 1 for a, b in pairwise(places))
     assert len(set(row)) == len(task.fields)
-    assert max(row) <= 1
-
-
-def test_structure_that_half_the_cells_do_not_show_stays_as_drawn() -> None:
-    given, x = window(1, cells=64), torch.arange(64) / 64 * 2 * math.pi
-    low, high = (torch.sin(k * x).reshape(1, 1, 1, 64, 1) for k in (3, 29))
-    plain = torch.randn(1, 1, 64, 1)
-    wide = Calibration("residual", ((3.0,),)).stretched(plain + low + high, plain, given)
-    assert torch.allclose(wide, plain + 3 * low + high, atol=1e-5)
-    narrow = Calibration("residual", ((0.5,),)).stretched(plain + low + high, plain, given)
-    assert torch.allclose(narrow, plain + 0.5 * (low + high), atol=1e-5)
+    assert min(row) > 1.2
 
 
 def test_a_run_leaves_what_it_fitted_with_the_simulator_and_shows_it(finished: tuple[Path, Report]) -> None:
@@ -235,6 +200,7 @@ def test_a_run_leaves_what_it_fitted_with_the_simulator_and_shows_it(finished: t
     assert records["ensemble coverage"].value == pytest.approx(ensemble.numbers()["coverage"])
     assert {
         "ensemble coverage as drawn",
+        "ensemble crps as drawn",
         "ensemble coverage at time",
         "error-estimate rank correlation",
     } <= set(records)
@@ -291,7 +257,8 @@ def test_errors_are_fitted_after_as_few_frames_as_a_rollout_needs_and_after_as_m
     def taken(starts: tuple[int, ...], count: int = 12, most: int = 8) -> dict[int, list[int]]:
         data: Any = SimpleNamespace(parts=lambda name: {"valid": [part(count)]}[name])
         found: dict[int, list[int]] = {}
-        for w in calibrate._windows(data, starts, most, 3):
+        for w, numbers in calibrate._windows(data, starts, most, 3):
+            assert w.state[:, 0, 0].int().tolist() == numbers
             found.setdefault(w.context.shape[1], []).extend(w.state[:, 0, 0].int().tolist())
         return found
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +16,6 @@ from ups.types import Array
 
 AS_DRAWN = " as drawn"
 RESOLVED = 1e-6  # of the power of a field: a wavenumber with less is not resolved
-HALVINGS = 11  # of the range in which a stretch is looked for
 
 
 def crps(members: Tensor, truth: Tensor, fair: bool = False) -> Tensor:
@@ -26,12 +24,24 @@ def crps(members: Tensor, truth: Tensor, fair: bool = False) -> Tensor:
     In the units of the field; of one member it is the absolute error. `fair`: no pair counts of a member with itself,
     so that few members are not asked to be narrower than many.
     """
-    count = len(members)
-    ordered = members.sort(0).values
-    # Σ |x_i − x_j| over all pairs, from the order alone.
+    return (members - truth).abs().mean(0) - half_distance(members, fair)
+
+
+def half_distance(members: Tensor, fair: bool = False) -> Tensor:
+    """Half the mean distance of two members at each place, `(…)`, from their order alone: that of the k-th counts
+    2 k − M − 1 times in the sum over all pairs."""
+    count, ordered = len(members), members.sort(0).values
     weights = 2.0 * torch.arange(count, device=members.device, dtype=members.dtype) - count + 1
-    pairs = (ordered * weights.reshape(-1, *(1,) * truth.ndim)).sum(0) * 2
-    return (members - truth).abs().mean(0) - pairs / (2 * count * (count - 1 if fair else count))
+    pairs: Tensor = (ordered * weights.reshape(-1, *(1,) * (members.ndim - 1))).sum(0)
+    return pairs / (count * (count - 1 if fair else count))
+
+
+def stretched_crps(members: Tensor, truth: Tensor, factors: Sequence[float]) -> Iterator[Tensor]:
+    """The CRPS at each place, `(…)`, of members whose deviations from their mean are multiplied by each factor."""
+    mean = members.mean(0)
+    deviations, error, apart = members - mean, truth - mean, half_distance(members)
+    for factor in factors:
+        yield (factor * deviations - error).abs().mean(0) - factor * apart
 
 
 def spread(members: Tensor) -> Tensor:
@@ -66,19 +76,6 @@ def coverage(members: Tensor, truth: Tensor) -> Tensor:
     low, high = interval(members)
     within: Tensor = (truth >= low) & (truth <= high)
     return within.to(members.dtype)
-
-
-def fitting_stretch(wide: Tensor, fine: Tensor, error: Tensor, limit: float, level: float = 0.9) -> float:
-    """The factor by which the deviations of members, `wide + fine` `(M, places)`, must be stretched for the `error`
-    `(places,)` of their centre to lie in their interval at the part `level` of places: found by halving between the
-    inverse of `limit` and itself. `fine` shrinks with the rest, but does not grow."""
-    low, high = -math.log(limit), math.log(limit)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        factor = math.exp(middle)
-        covered = coverage(factor * wide + min(factor, 1.0) * fine, error).mean().item()
-        low, high = (low, middle) if covered >= level else (middle, high)
-    return math.exp((low + high) / 2)
 
 
 def ranks(members: Tensor, truth: Tensor, counts_here: Tensor | None = None) -> Tensor:
@@ -116,8 +113,8 @@ class EnsembleScores:
 
     CRPS, absolute error, spread and error are in deviations of the data. `fine` is the power in the highest third of
     the resolved wavenumbers at the last frame, over the truth's; resolved are those up to the last one that holds a
-    millionth of the truth's power. Names that end in `AS_DRAWN` are of the members before they are stretched. `fan` is
-    that of the first sample.
+    millionth of the truth's power. Names that end in `AS_DRAWN` are of the members before they are stretched; where
+    nothing stretches them, `numbers` have CRPS and coverage twice. `fan` is that of the first sample.
     """
 
     members: int
@@ -178,6 +175,17 @@ class EnsembleScores:
         """How often the truth has each rank, over an even share, `(M + 1,)`; by "" and `AS_DRAWN`."""
         return {name: total * len(total) / max(1, self.samples) for name, total in self.histograms.items()}
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether the members were stretched."""
+        return AS_DRAWN in self.histograms
+
+    @property
+    def worse(self) -> bool:
+        """Whether they know less than the operator alone, whose CRPS is its absolute error."""
+        numbers = self.numbers()
+        return not numbers["crps"] <= numbers["absolute error alone"]
+
     def numbers(self) -> dict[str, float]:
         """The scores by name, over whole rollouts."""
         return {name: float(value) for name, value in _scores({n: v.mean() for n, v in self._rows().items()}).items()}
@@ -222,6 +230,8 @@ def _scores(means: Mapping[str, Array]) -> dict[str, Array]:
         elif not name.startswith("error"):
             scores[name] = value
     del scores["fine truth"]
+    for name in ("crps", "coverage"):
+        scores.setdefault(f"{name}{AS_DRAWN}", scores[name])
     return scores
 
 

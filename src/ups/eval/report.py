@@ -116,7 +116,8 @@ class Report:
         """What there is to say beside the table: what to know before believing it, what else is worth knowing, and
         where the time went."""
         last = (sections.phases_line(self.phases),) if self.phases else ()
-        drawn = (trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None)
+        drawn = [trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None]
+        drawn += [trust_sections.errors_line(task) for task in self.tasks if task.errors is not None]
         unseen = [s for task in self.tasks for s in task.unseen]
         return (*self._complaints(), *self.warnings, *self._of_few(), *unseen, *self.notes, *drawn, *last)
 
@@ -186,8 +187,11 @@ class Report:
             return "NOT every task is learnt." if any(learnt) else "NOTHING is learnt."
         if any(task.shortfall.fields for task in self.tasks):
             return "NOT every field is learnt."
-        lost = not all(task.verdict[1] for task in self.tasks)
-        return "every task is learnt, but some rollouts DIVERGE." if lost else "every task is learnt."
+        if any(task.ours.evaluation.diverged.any() for task in self.tasks):
+            return "every task is learnt, but some rollouts DIVERGE."
+        if any(task.worse_drawn for task in self.tasks):
+            return "every task is learnt, but ensembles are WORSE than the operator alone."
+        return "every task is learnt."
 
     def _headline_section(self) -> Section:
         text = (

@@ -133,7 +133,14 @@ class TaskResult:
         words, lost = self.shortfall.words, int(mine.diverged.sum())
         after = f" after {counted(steps, 'training step')}" if steps > 0 and words.startswith("NOT") else ""
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
-        return f"{words}{after}{tail}{how_few(len(mine))}", words == "learnt" and not lost
+        worse = ", but its ensembles are WORSE than the operator alone" if self.worse_drawn else ""
+        good = words == "learnt" and not lost and not worse
+        return f"{words}{after}{tail}{how_few(len(mine))}{worse}", good
+
+    @property
+    def worse_drawn(self) -> bool:
+        """Whether its ensembles know less than the operator alone."""
+        return self.ensemble is not None and self.ensemble.worse
 
     @property
     def before(self) -> Scored | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ups.eval.ensembles import AS_DRAWN
+from ups.eval.ensembles import AS_DRAWN, EnsembleScores
 from ups.eval.intervals import number
 from ups.eval.remarks import percent
 from ups.eval.results import TaskResult, times_of
@@ -15,30 +15,37 @@ from ups.pages import Curve, Section, chart
 from ups.types import Array
 
 FINE = ("fine members", f"fine members{AS_DRAWN}", "fine alone")
+KNOWS = 0.3  # the rank correlation above which estimates say something about errors
+ABOUT = 0.1  # by which the part of the truth in the 90 % interval may differ from that
 TIME = "time after the last given frame"
 
 
 def ensembles_section(tasks: Sequence[TaskResult]) -> Section:
     """What draws are worth, task by task, beside the operator alone, and whether they are as wide as they are wrong."""
-    first = ("task", "members", "CRPS", "absolute error of the operator alone", "nRMSE of the mean")
+    first = ("task", "members", "CRPS", "as drawn", "absolute error of the operator alone", "nRMSE of the mean")
     wide = ("of the operator alone", "spread over error", "in the 90 % interval", "as drawn")
-    rows: list[tuple[str, ...]] = [(*first, *wide, "fine structure", "as drawn", "of the operator alone")]
+    rows: list[tuple[str, ...]] = [
+        (*first, *wide, "fine structure", "as drawn", "of the operator alone", "calibration", "verdict")
+    ]
     for task in tasks:
         if task.ensemble is not None:
             n = task.ensemble.numbers()
-            names = ("crps", "absolute error alone", "nrmse of the mean", "nrmse alone", "spread over error")
-            scores = [n[name] for name in names]
-            covered = [percent(n[key]) if key in n else "–" for key in ("coverage", f"coverage{AS_DRAWN}")]
+            names = ("crps", f"crps{AS_DRAWN}", "absolute error alone", "nrmse of the mean", "nrmse alone")
+            scores = [n[name] for name in (*names, "spread over error")]
+            covered = [percent(n[key]) for key in ("coverage", f"coverage{AS_DRAWN}")]
             name = task.ours.evaluation.task.name
             fine = [number(n.get(key, n["fine members"])) for key in FINE]
-            rows.append((name, str(task.ensemble.members), *map(number, scores), *covered, *fine))
+            kept = "stretched" if task.ensemble.calibrated else "as drawn"
+            cells = (*map(number, scores), *covered, *fine, kept, _ensemble_verdict(task.ensemble))
+            rows.append((name, str(task.ensemble.members), *cells))
     text = (
         "CRPS and absolute error are in deviations of the data, over whole rollouts; a CRPS below the absolute error "
         "says that the draws know more than the operator alone. Spread over error is 1, and nine tenths of the truth "
         "lie in the 90 % interval, where an ensemble is as wide as it is wrong. The interval is that in which one more "
         "member would lie nine times in ten: its ends are the (M + 1) · 5 % and (M + 1) · 95 % of M members in order. "
-        "Calibration was fitted on validation data; as drawn: before it stretches the members. Fine structure: the "
-        "power in the highest third of wavenumbers at the last frame, over the truth's."
+        "Calibration stretches members around their mean; it was fitted to one half of validation trajectories, and "
+        "is kept only where it lowers the CRPS of the other. Fine structure: the power in the highest third of "
+        "wavenumbers at the last frame, over the truth's."
     )
     section = Section("Ensembles", text, tuple(rows))
     ranks: list[Curve] = []
@@ -61,13 +68,24 @@ def ensemble_line(task: TaskResult) -> str:
     """What the draws of a task are worth, in a sentence."""
     assert task.ensemble is not None
     n, name = task.ensemble.numbers(), task.ours.evaluation.task.name
-    score, error = number(n["crps"]), number(n["absolute error alone"])
+    error = number(n["absolute error alone"])
+    as_drawn = f"as drawn {number(n[f'crps{AS_DRAWN}'])}" if task.ensemble.calibrated else "as drawn"
     plain = number(n["absolute error without draws"])
     plain = f" and the answer without draws {plain}" if plain != error else ""
+    before = f" (as drawn {percent(n[f'coverage{AS_DRAWN}'])})" if task.ensemble.calibrated else ""
     return (
-        f"{name}: ensembles of {task.ensemble.members} have a CRPS of {score}, the operator alone an absolute error of "
-        f"{error}{plain}; {percent(n['coverage'])} of the truth lie in the 90 % interval."
+        f"{name}: ensembles of {task.ensemble.members} have a CRPS of {number(n['crps'])} ({as_drawn}), the operator "
+        f"alone an absolute error of {error}{plain}; {percent(n['coverage'])} of the truth{before} lie in the 90 % "
+        f"interval: {_ensemble_verdict(task.ensemble)}."
     )
+
+
+def errors_line(task: TaskResult) -> str:
+    """How well the simulator knows its own error on a task, in a sentence."""
+    assert task.errors is not None
+    n, name = task.errors.numbers(), task.ours.evaluation.task.name
+    both = (n["rank correlation"], n["rank correlation at a step"])
+    return f"{name}: estimates of error have a rank correlation of {number(both[0])} with errors: {_verdict(*both)}."
 
 
 def errors_section(tasks: Sequence[TaskResult]) -> Section:
@@ -120,11 +138,18 @@ def _verdict(overall: float, at_step: float) -> str:
     """What an estimate is good for."""
     if math.isnan(overall):
         return "cannot be told: the estimates, or the errors, are all the same"
-    if overall < 0.3:
+    if overall <= KNOWS:
         return "says little about the error here"
     if math.isnan(at_step):
         return "knows when; too few samples to say whether it knows which"
-    return "knows when, and which sample" if at_step >= 0.3 else "knows when, but not which sample"
+    return "knows when, and which sample" if at_step > KNOWS else "knows when, but not which sample"
+
+
+def _ensemble_verdict(scores: EnsembleScores) -> str:
+    """What draws are good for, and whether they are as wide as they are wrong."""
+    covered = scores.numbers()["coverage"]
+    width = "" if abs(covered - 0.9) <= ABOUT else ", but too narrow" if covered < 0.9 else ", but too wide"
+    return "WORSE than the operator alone" if scores.worse else f"knows more than the operator alone{width}"
 
 
 def _coverage(name: str, times: Array, curves: dict[str, Array]) -> tuple[str, str]:

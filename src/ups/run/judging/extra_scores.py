@@ -92,7 +92,7 @@ def _add(
     finally:
         simulator.idle = idle
     std, before = simulator.codec.statistics_of(window.task).scale, members
-    members = calibrated(simulator, window, members, plain)
+    members = calibrated(simulator, window, members)
     scores.add(members, alone, truth, std, window.mask, None if members is before else before, plain)
 
 
