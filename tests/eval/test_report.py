@@ -291,7 +291,7 @@ def test_scores_of_an_ensemble_are_recorded_with_their_intervals() -> None:
 def drawn_like(width: float, centre: float, error: float) -> EnsembleScores:
     """Normal truth; members so wide and so far off; the operator alone errs by so much."""
     torch.manual_seed(0)
-    truth, scores = torch.randn(8, 5, 64, 1), EnsembleScores(16)
+    truth, scores = torch.randn(8, 5, 16, 1), EnsembleScores(16)
     members = truth + centre + width * torch.randn(16, *truth.shape) + width * torch.randn(truth.shape)
     scores.add(members, truth + error, truth, torch.ones(1))
     return scores
@@ -305,13 +305,13 @@ def test_a_verdict_says_where_ensembles_are_worse_than_the_operator_alone(
     width: float, error: float, words: str
 ) -> None:
     told = report(replace(result("burgers1d"), ensemble=drawn_like(width, 0.0, error)))
-    (task,), worse = told.tasks, words.startswith("WORSE")
+    (task,), page, worse = told.tasks, told.page(), words.startswith("WORSE")
     assert any(line.endswith(f"interval: {words}") for line in told.remarks())
     assert ("but its ensembles are WORSE than the operator alone" in task.verdict[0]) == worse
     assert task.verdict[0].startswith("learnt")
     assert task.verdict[1] != worse
-    assert ("ensembles are WORSE" in told.page().lead) == worse
-    assert ("WORSE" in (told.page().sections[0].verdict or "")) == worse
+    assert ("ensembles are WORSE" in page.lead) == worse
+    assert ("WORSE" in (page.sections[0].verdict or "")) == worse
     numbers = {r.metric: r.value for r in told.records}
     assert numbers["ensemble crps as drawn"] == numbers["ensemble crps"], "nothing stretched them"
     assert numbers["ensemble coverage as drawn"] == numbers["ensemble coverage"]
