@@ -35,8 +35,8 @@ def ensembles_section(tasks: Sequence[TaskResult]) -> Section:
             covered = [percent(n[key]) for key in ("coverage", f"coverage{AS_DRAWN}")]
             name = task.ours.evaluation.task.name
             fine = [number(n.get(key, n["fine members"])) for key in FINE]
-            kept = "stretched" if task.ensemble.calibrated else "as drawn"
-            cells = (*map(number, scores), *covered, *fine, kept, _ensemble_verdict(task.ensemble))
+            members = "stretched" if task.ensemble.calibrated else "as drawn"
+            cells = (*map(number, scores), *covered, *fine, members, _ensemble_verdict(task.ensemble))
             rows.append((name, str(task.ensemble.members), *cells))
     text = (
         "CRPS and absolute error are in deviations of the data, over whole rollouts; a CRPS below the absolute error "
