@@ -18,7 +18,7 @@ from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import number
 from ups.eval.learning import LearningCurve, curves_of
-from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few
+from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, rollouts_lost
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Scored, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
@@ -195,6 +195,27 @@ def test_a_task_is_not_learnt_where_a_linear_model_foretells_it_better(linear: f
     assert shown.find("burgers1d", "ups", "learnt", "verdict").value == float(good)
     assert (wanted in shown.page().sections[0].verdict) != good
     assert shown.per_trajectory()[0].verdict == shown.headline()[1][-1]
+
+
+def test_rollouts_that_leave_the_truth_are_named_with_their_frame_and_their_error_and_count() -> None:
+    w, made = window(TASKS["burgers1d"], samples=12, ahead=5), result("burgers1d")
+    frames = 1.01 * w.targets
+    for sample, first, value in ((3, 2, 1e7), (4, 4, torch.inf), (5, 0, 1e5), (9, 1, 1e6), (11, 1, 1e6)):
+        frames[sample, first:] = value
+    frames[3, 4] = 1e30
+    lost, still = evaluate(Fixed(frames, "ups"), [w], P), evaluate(persistence, [w], P)
+    task = replace(made, ours=Scored(lost, TRAINED), persistence=Scored(still), reconstruction=None, baselines=())
+    (said,) = rollouts_lost(task)
+    assert said.startswith(
+        "burgers1d: 5 rollouts of 12 left the truth for good: 3 from predicted frame 3 on, where its"
+    )
+    assert re.search(r"error is \d\.\d+e\+06 times the truth, later \S+e\+(29|30) times; 4 from", said)
+    assert "; 4 from predicted frame 5 on, where it is not finite; 5 from predicted frame 1 on" in said
+    assert said.endswith(", and 2 more. They count in every mean as they are.")
+    assert lost.score == np.inf, "nothing is hidden"
+    assert said in report(task).remarks()
+    assert said in report(task).page().sections[0].verdict
+    assert rollouts_lost(made) == []
 
 
 def test_a_task_got_worse_only_if_by_more_than_a_twentieth_and_surely() -> None:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -534,6 +534,26 @@ def test_a_rollout_neither_writes_over_its_input_nor_continues_what_is_not_finit
     assert "its first frames have values that are not finite" in capsys.readouterr().err
     assert command("evaluate", run, "--file", copy, "--device", "cpu") == 2
     assert "sample 000001 has values that are not finite" in capsys.readouterr().err
+    assert not (tmp_path / "o.h5").exists()
+
+
+def test_a_rollout_that_leaves_what_training_saw_is_named_with_its_step_and_no_file_is_written(
+    run: Path, unseen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Simulator.simulate
+
+    def absurd(self: Simulator, *words: Any) -> torch.Tensor:
+        frames = honest(self, *words)
+        frames[2, 1:] = 1e36
+        return frames
+
+    monkeypatch.setattr(Simulator, "simulate", absurd)
+    words = ("--input", unseen, "--steps", 3, "--out", tmp_path / "o.h5", "--device", "cpu")
+    assert command("rollout", run, *words) == 2
+    said = capsys.readouterr().err
+    assert "the prediction of sample 000002 leaves what training has seen at frame 2: u is 1" in said
+    assert "standard deviations away from its mean in training; ask for fewer --steps" in said
+    assert "Traceback" not in said
     assert not (tmp_path / "o.h5").exists()
 
 

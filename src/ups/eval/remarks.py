@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 
+from ups.eval.comparison import DIVERGED
 from ups.eval.intervals import number
 from ups.eval.results import TaskResult, how_few
 from ups.eval.rollout import Evaluation
 from ups.types import counted
 
 FEW_MAKE_IT = 4  # times the median error, from which the mean is one of a few trajectories
+NAMED = 3  # lost rollouts that are told one by one
 SMALL = 10  # times under what is usual, from which a true field is next to nothing
 
 
@@ -32,6 +34,36 @@ def codec_complaints(task: TaskResult) -> list[str]:
         f"{name}: the codec is the bottleneck, its reconstruction error {number(codec)} exceeds the one-step error."
     )
     return [sentence] if codec > step else []
+
+
+def rollouts_lost(task: TaskResult) -> list[str]:
+    """A sentence where rollouts leave the truth for good: which, from which frame on, and how far they go."""
+    e = task.ours.evaluation
+    lost = np.flatnonzero(e.diverged)
+    if not len(lost) or task.ours.cost.steps == 0:
+        return []
+    words = [_lost_words(e, int(sample)) for sample in lost[:NAMED]]
+    more = f", and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
+    return [
+        f"{e.task.name}: {counted(len(lost), 'rollout')} of {len(e)} left the truth for good: "
+        f"{'; '.join(words)}{more}. They count in every mean as they are."
+    ]
+
+
+def _lost_words(e: Evaluation, sample: int) -> str:
+    """Of one rollout the first frame that is further from the truth than `DIVERGED` allows, and how far it gets."""
+    rmse, relative = (e.errors.frames(name)[sample] for name in ("rmse", "nrmse"))  # (T, C)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        sizes = rmse / relative  # of the truth; nan where nothing is wrong, or where it is lost
+        size = np.where(np.isfinite(sizes), sizes, 0.0).max(0)
+        times = np.where(size > 0, rmse / size, 0.0)
+    times[~np.isfinite(rmse)] = np.inf
+    far = (times > DIVERGED).any(1)
+    first, name = int(np.argmax(far)), e.ids[sample] if len(e.ids) == len(e) else str(sample)
+    at, most = float(times[first].max()), float(times.max())
+    far_words = "it is not finite" if math.isinf(at) else f"its error is {number(at)} times the truth"
+    later = f", later {number(most)} times" if at < most < math.inf else ""
+    return f"{name} from predicted frame {first + 1} on, where {far_words}{later}"
 
 
 def made_by_few(e: Evaluation) -> bool:

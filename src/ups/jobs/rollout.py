@@ -69,7 +69,7 @@ def rollout(
         predictor, pieces = predictor_of(simulator, device_of(device)), list[Continued]()
         for part, window in zip(parts, windows, strict=True):
             frames = predictor.predict(window, steps)
-            _check_finite(frames, source_path, part.ids)
+            _check_sound(simulator, window, frames, source_path, part.ids)
             pieces.append(_continued(source_path, part, window, frames, params or {}))
         continued = Continued.joined(pieces, source.ids)
     with writing(out, "choose another --out") as beside:
@@ -188,7 +188,14 @@ class Continued(Source):
         return np.asarray(self.clocks[index])
 
 
-def _check_finite(frames: torch.Tensor, path: Path, ids: Sequence[str]) -> None:
+def _check_sound(simulator: Simulator, window: Window, frames: torch.Tensor, path: Path, ids: Sequence[str]) -> None:
+    """DataError for the first rollout that leaves what training has seen, or that is not finite."""
+    if left := simulator.departures(window, frames.unsqueeze(0), window.mask):
+        first, more = left[0], f" (as do {len(left) - 1} more)" if len(left) > 1 else ""
+        raise DataError(
+            f"{path}: the prediction of sample {ids[first.sample]} leaves what training has seen at frame "
+            f"{first.step}{more}: {first.words}; ask for fewer --steps, leave it out, or train the simulator longer."
+        )
     bad = ~frames.flatten(2).isfinite().all(-1)
     if bool(bad.any()):
         sample, frame = (int(i) for i in bad.nonzero()[0])

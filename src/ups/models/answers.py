@@ -15,6 +15,7 @@ from ups.models.arrays import Given, inputs_of, joined, state_of
 from ups.models.calibration import ensemble_of
 from ups.models.codec import Codec
 from ups.models.config import SimulatorConfig
+from ups.models.departures import Departure, departures, gone, limits, warn_departed
 from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
@@ -239,16 +240,29 @@ class Answers(nn.Module):
                     answer = ensemble_of(self, window, steps, ensemble, seed, places)
         finally:
             self.train(training)
-        if window.mask is None:
-            warn_lost(answer.isfinite(), over, window.task)
-            return answer
         cells = window.mask
-        if places is not None:
-            begins = self.codec.beginning(window.task, tuple(window.mask.shape[1:]), window.corner)
-            cells = cells_at(window.mask, seen_from(begins, places), window.periodic)
-        nothing = ~cells.unsqueeze(1).unsqueeze(-1)
+        if cells is not None and places is not None:
+            begins = self.codec.beginning(window.task, tuple(cells.shape[1:]), window.corner)
+            cells = cells_at(cells, seen_from(begins, places), window.periodic)
+        left = self.departures(window, answer, cells)
+        warned = [one for one in left if over is None or not bool(over[one.sample, one.step - 1])]
+        warn_departed(warned, len(window), window.task)
+        nothing = gone(answer, left)
+        if cells is not None:
+            nothing = nothing | ~cells.unsqueeze(1).unsqueeze(-1)
         warn_lost(answer.isfinite() | nothing, over, window.task)
-        return answer.masked_fill(nothing, torch.nan)
+        return answer.masked_fill(nothing, torch.nan) if left or cells is not None else answer
+
+    def departures(self, window: Window, frames: Tensor, cells: Tensor | None = None) -> list[Departure]:
+        """Where rollouts `(M, B, T, …, C)` after a window leave what training has seen; `cells (B, …)` are those of a
+        frame that count. None of a steady task: there a solution may be as large as what drives it makes it."""
+        spec = self.codec.task(window.task)
+        if spec.steady:
+            return []
+        own = self.codec.statistics_of(spec)
+        driving = self.operator.inputs.statistics_of(spec.name) if spec.inputs else None
+        limit = limits(window.context, own, window.inputs, driving, window.mask)
+        return departures(frames, own, limit, spec.channels, cells)
 
     def _check_ensemble(self, members: int, seed: int, task: TaskSpec) -> None:
         check_ensemble(members, seed)
