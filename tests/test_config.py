@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,20 @@ def test_an_unknown_key_names_its_path_its_file_and_the_nearest_valid_one(tmp_pa
     assert str(path) in text
     assert "data.b.sampels" in text
     assert "did you mean 'samples'" in text
+
+
+def test_bases_of_bases_end_after_twenty_and_the_first_file_is_blamed(tmp_path: Path) -> None:
+    for n in range(3000):
+        written(tmp_path, f"{n}.yaml", f"base: {n + 1}.yaml\n")
+    began = time.perf_counter()
+    text = complaint(first := tmp_path / "0.yaml")
+    assert time.perf_counter() - began < 5
+    assert text == f"{first}: more than 20 base files follow one another from it; lay some of them together."
+    written(tmp_path, "20.yaml", "name: last\n")
+    assert load(run_config(), first).name == "last", "twenty are few enough"
+    written(tmp_path, "20.yaml", "base: 3.yaml\n")
+    assert "in a circle" in (circle := complaint(first))
+    assert circle.startswith(f"{first}: ")
 
 
 def test_an_unknown_key_of_a_base_is_blamed_on_the_base(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ Rule = Callable[[Any, Mapping[str, Any], str], dict[str, Any]]  # of a group, it
 GROUPS = ("model_type", "dict_type", "dataclass_type")
 LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+BASES = 20  # files that `base:` may name one after the other
 
 
 class Config(BaseModel):
@@ -113,9 +114,8 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
         key = tuple(dotted.split("."))
         if path is None or key[: len(at)] != at or key == at:
             continue
-        values, _ = _laid(path, {name: value for name, value in overrides.items() if name != dotted})
         try:
-            model.model_validate(values)
+            model.model_validate(_laid(path, {name: value for name, value in overrides.items() if name != dotted})[0])
         except ValidationError as other:
             if _first(other)["loc"] == error["loc"]:
                 continue
@@ -152,6 +152,10 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
     if path.resolve() in (p.resolve() for p in seen):
         chain = " → ".join(str(p) for p in (*seen, path))
         raise ConfigError(f"{seen[0]}: its base files name each other in a circle ({chain}); remove one `base:`.")
+    if len(seen) > BASES:
+        raise ConfigError(
+            f"{seen[0]}: more than {BASES} base files follow one another from it; lay some of them together."
+        )
     try:
         if seen and not path.is_file() and path.exists():
             raise ConfigError(f"{path}: is named as base by {seen[-1]}, but is no file; name a YAML file.")
@@ -165,20 +169,16 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
         content = parse_yaml(text)
     except TwiceError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise ConfigError(
-            f"{path}: '{error.problem}' stands twice in one group, again at line {line}; keep one."
-        ) from None
+        raise ConfigError(f"{path}: '{error.problem}' stands twice in one group (line {line}); keep one.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
         what = f" ({' '.join(str(getattr(error, 'problem', None) or error).split())[:200]})"
         raise ConfigError(f"{path}: is not valid YAML{where}{what}; mend the line and try again.") from None
-    if content is None:
-        content = {}
+    content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must hold keys and values, not a {type(content).__name__}.")
-    base = content.pop("base", None)
-    if base is not None:
+    if (base := content.pop("base", None)) is not None:
         _read(path.parent / str(base), values, origin, (*seen, path))
     _merge(values, content, (), str(path), origin)
 
@@ -332,9 +332,8 @@ def _picked(values: Any, keys: Any) -> Any:
 
 def _incidental(section: Any) -> dict[str, Any]:
     """The incidental keys of a config and of the sections within it, as pydantic takes them."""
-    within = (
-        dict(section) if isinstance(section, Config) else vars(section) if dataclasses.is_dataclass(section) else {}
-    )
+    fields = vars(section) if dataclasses.is_dataclass(section) else {}
+    within = dict(section) if isinstance(section, Config) else fields
     inner = {name: _incidental(value) for name, value in within.items()}
     own = dict.fromkeys(getattr(section, "incidental", ()), True)
     return {name: keys for name, keys in inner.items() if keys} | own
