@@ -21,9 +21,10 @@ from ups.run.room import bytes_of, freeable
 from ups.run.run import Run
 from ups.run.supervised import supervise
 from ups.rundir import RunDir
+from ups.supervise.causes import with_remedy
 from ups.supervise.job import Job
 from ups.supervise.launchers.processes import Processes
-from ups.supervise.supervisor import Supervisor, with_remedy
+from ups.supervise.supervisor import Supervisor
 from ups.types import DataError, data_size
 from ups.verdict import Ending, classify
 

@@ -20,9 +20,11 @@ from ups.run import supervised
 from ups.run.config import run_config
 from ups.streams import alone
 from ups.supervise.forked_functions import run
-from ups.supervise.job import Job, Start, environment
+from ups.supervise.job import NESTED, Job, Start, environment
 from ups.supervise.launchers.forked import ForkLauncher
+from ups.supervise.limits import Limits
 from ups.supervise.start_dir import StartDir
+from ups.supervise.supervisor import Supervisor
 from ups.types import ConfigError
 from ups.verdict import Ending
 
@@ -146,3 +148,55 @@ def test_a_supervisor_that_has_opened_masked_data_may_fork_its_ranks(tmp_path: P
     for sample in range(3):
         np.savez(tmp_path / f"{sample}.npz", u=field)
     assert values(run_ranks(alone_when_ranks_begin, 1, tmp_path)) == [[True, True]]
+
+
+STILL = """
+import sys
+import time
+from pathlib import Path
+
+from ups.supervise.seat import Seat
+
+
+def main(folder):
+    copy = "torch" in sys.modules  # which the parent of all has imported
+    hangs, step = (folder / "how").read_text().split()
+    with Seat() as seat:
+        seat.pulse.beat("start", int(step))
+        if copy or hangs == "always":
+            time.sleep(1000)
+        seat.pulse.beat("forward", 1)
+        seat.succeed()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+"""
+SHORT = {"still": 1.0, "start": 60.0, "first": 60.0, "phase": 60.0, "echo": 0.5, "teardown": 5.0, "attempts": 1}
+
+
+def supervised_ranks(folder: Path, how: str) -> tuple[str, int, list[str]]:
+    """How a run ended whose ranks hang as copies (`how`: once or always, and at which step), after how many starts, and
+    what was said."""
+    (folder / "still_copy.py").write_text(STILL)
+    (folder / "how").write_text(how)
+    for name in NESTED:
+        os.environ.pop(name, None)
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = str(folder)
+    said: list[str] = []
+    job = Job((sys.executable, "-m", "still_copy", str(folder)))
+    verdict = Supervisor(job, folder / "run", Limits(**SHORT), said.append, launcher=ForkLauncher()).supervise()
+    return verdict.ending.name, len(verdict.attempts), said
+
+
+@pytest.mark.parametrize(
+    ("how", "ending", "starts"),
+    [("once 0", "SUCCESS", 2), ("always 0", "NO_PROGRESS", 2), ("once 7", "NO_PROGRESS", 1)],
+)
+def test_copies_that_hang_before_their_first_step_are_begun_afresh_once(
+    tmp_path: Path, how: str, ending: str, starts: int
+) -> None:
+    [seen] = values(run_ranks(supervised_ranks, 1, tmp_path, how))
+    assert seen[:2] == (ending, starts)
+    assert sum("begun afresh" in sentence for sentence in seen[2]) == starts - 1

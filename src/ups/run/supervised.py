@@ -23,10 +23,11 @@ from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable
 from ups.run.run import Run
 from ups.rundir import RunDir
+from ups.supervise.causes import with_remedy
 from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers, check_interface
-from ups.supervise.supervisor import Supervisor, with_remedy
+from ups.supervise.supervisor import Supervisor
 from ups.sync.delivery import copied
 from ups.tracking import TrackingConfig, TroubleWatch, mirrored
 from ups.types import ConfigError, UpsError

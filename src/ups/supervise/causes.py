@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +13,10 @@ from ups.heartbeat import Beat
 from ups.supervise.launchers.launcher import Exit
 from ups.supervise.log_tail import FATAL, innermost_line
 from ups.supervise.rank_states import RankState
-from ups.verdict import Ending, Failure, Verdict
+from ups.verdict import FAILING, Ending, Failure, Verdict
 
 STOP_SIGNALS = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGUSR1)
+REMEDY = re.compile(r"\b([Ff]ree (some space|the disk)|make room)\b")
 
 
 def first_cause(
@@ -174,3 +177,13 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def with_remedy(cause: str, advice: str) -> str:
+    """Why a disk did not take what it should, what to do, and what could be deleted where it is full."""
+    words = cause if cause.endswith(".") else f"{cause}."
+    if any(os.strerror(number) in words for number in FAILING):
+        return words if "mount it again" in words else f"{words} Mount its disk again, or mend it, and --resume."
+    if not REMEDY.search(words):
+        words = f"{words} Free some space and --resume."
+    return f"{words} {advice}".strip()

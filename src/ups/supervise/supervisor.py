@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import time
@@ -17,6 +16,7 @@ from ups.files import holder
 from ups.presence import SignsOfLife
 from ups.rundir import Place, RunDir
 from ups.shortage import remedy
+from ups.supervise.causes import with_remedy
 from ups.supervise.job import Job, Start, environment, refuse_nesting
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.limits import Limits
@@ -28,21 +28,10 @@ from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch
 from ups.types import ConfigError, counted
-from ups.verdict import AS_ASKED, FAILING, Ending, StorageError, Verdict, classify, now
+from ups.verdict import AS_ASKED, Ending, StorageError, Verdict, classify, now
 
 RESERVE = 64 * 1024  # bytes
-REMEDY = re.compile(r"\b([Ff]ree (some space|the disk)|make room)\b")
 PAUSE = 0.25  # seconds before ranks are started again; doubled for each attempt in vain
-
-
-def with_remedy(cause: str, advice: str) -> str:
-    """Why a disk did not take what it should, what to do, and what could be deleted where it is full."""
-    words = cause if cause.endswith(".") else f"{cause}."
-    if any(os.strerror(number) in words for number in FAILING):
-        return words if "mount it again" in words else f"{words} Mount its disk again, or mend it, and --resume."
-    if not REMEDY.search(words):
-        words = f"{words} Free some space and --resume."
-    return f"{words} {advice}".strip()
 
 
 class Supervisor:
@@ -195,6 +184,9 @@ class Supervisor:
         if elsewhere:
             return self._without_others(verdict)
         self._stale += after <= before
+        if verdict.ending == Ending.HANG and not verdict.step and self.launcher.afresh():
+            self._say("no rank had taken a step. Ranks were copies of this process; from now on they are begun afresh.")
+            return None
         if self._stale < self.limits.attempts:
             return None
         if verdict.ending == Ending.OOM:

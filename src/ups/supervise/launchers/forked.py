@@ -40,17 +40,21 @@ class ForkLauncher(Processes):
         super().__init__()
         self._hooks = hooks
         self._before = before
-        self._copies = True
+        self._copies = self._may_copy = True
 
     def start(self, start: Start) -> None:
         self._before(start)
-        self._copies = alone()
+        self._copies = self._may_copy and alone()
         if self._hooks is not None and not self._copies:
             raise ConfigError(
                 "this process has threads that a forked rank would lack, and ranks with hooks are forked; compute in a "
                 "process of its own before."
             )
         super().start(start)
+
+    def afresh(self) -> bool:
+        self._may_copy = self._hooks is not None
+        return self._copies and not self._may_copy
 
     def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
         if not self._copies:

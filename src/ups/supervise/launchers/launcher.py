@@ -55,6 +55,11 @@ class Launcher(Protocol):
         """SIGKILL to what it started, which takes the ranks with it."""
         ...
 
+    def afresh(self) -> bool:
+        """After a start in which no rank got to a step: whether it will start them in another way from now on, that
+        carries over less from this process."""
+        ...
+
     def close(self) -> None:
         """After the last start: give back what it holds over all starts."""
         ...
@@ -75,6 +80,9 @@ class RecordedRanks:
 
     def exits(self) -> dict[int, Exit]:
         return read_exits(self._files)
+
+    def afresh(self) -> bool:
+        return False
 
     def close(self) -> None:
         """It holds nothing."""
