@@ -71,9 +71,9 @@ def load(
     try:
         config = model.model_validate(values)
     except ValidationError as error:
-        first = _first(error)
+        first = first_of(error)
         flags = _blamed(model, path, overrides or {}, first)
-        raise ConfigError(_sentence(model, first, origin, flags)) from None
+        raise ConfigError(sentence_of(model, first, origin, flags)) from None
     for key, value in _counted(values, config):
         where = _where(key, origin)
         raise ConfigError(f"{where} is {str(value).lower()}, but must be a number.")
@@ -95,7 +95,7 @@ def _flag(dotted: str) -> str:
     return f"--{dotted.removeprefix('params.')}"
 
 
-def _first(error: ValidationError) -> ErrorDetails:
+def first_of(error: ValidationError) -> ErrorDetails:
     """The error to tell of: a misspelt key explains the one that is missing. Of a value that may be a word or something
     else, what is wrong inside it, if it is the something else."""
     first = min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
@@ -117,7 +117,7 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
         try:
             model.model_validate(_laid(path, {name: value for name, value in overrides.items() if name != dotted})[0])
         except ValidationError as other:
-            if _first(other)["loc"] == error["loc"]:
+            if first_of(other)["loc"] == error["loc"]:
                 continue
         return _flag(dotted)
     return ""
@@ -215,7 +215,7 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
     origin[key] = source
 
 
-def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, str], flag: str) -> str:
+def sentence_of(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, str], flag: str) -> str:
     """One sentence: the path of the key, where it came from, what is wrong, and the nearest valid name. `flag` is the
     one to blame where a group of keys is wrong."""
     loc = tuple(str(part) for part in error["loc"])
@@ -230,10 +230,10 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
         text = str(error["ctx"]["error"])
         return text if source == "the flags" and not flag else f"{where}: {text}"
     if error["type"] in GROUPS:
-        return f"{where} must be a group of keys, not {error['input']!r}."
+        return f"{where} must be a group of keys, not {error['input']!r:.80}."
     if error["type"] in LISTS and isinstance(error["input"], str | int | float):
-        return f"{where}: must be a list, such as [{error['input']}], not {error['input']!r}."
-    got = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
+        return f"{where}: must be a list, such as [{error['input']}], not {error['input']!r:.80}."
+    got = "" if isinstance(error["input"], dict) else f", not {error['input']!r:.80}"
     return f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}{got}."
 
 
@@ -275,7 +275,7 @@ def _keys(model: type[BaseModel], at: Key) -> typing.Iterable[str]:
         elif dataclasses.is_dataclass(node):
             node = typing.get_type_hints(node)[part]
         else:
-            node = typing.get_args(node)[-1]
+            node = [kind for kind in typing.get_args(node) if kind is not ...][-1]
         if isinstance(node, types.UnionType):
             node = next(a for a in typing.get_args(node) if a is not types.NoneType)
     return node.model_fields if _is_model(node) else [f.name for f in dataclasses.fields(node)]

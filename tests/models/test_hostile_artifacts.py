@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import os
+import random
 import resource
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from header_mutations import Header, Place, ask, mutated, parts_of, places, simulators
 from ups.models import Simulator, artifact
 from ups.models.config import CodecConfig, OperatorConfig
+from ups.models.header import plan_of
 from ups.models.simulator import build
+from ups.models.trust import read_trust
 from ups.physics import TASKS
-from ups.types import DataError
-
-Header = dict[str, Any]
-Place = tuple[str | int, ...]
+from ups.run.load import part_kinds
+from ups.types import ConfigError, DataError, UpsError
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +88,100 @@ def test_a_header_that_asks_for_more_than_its_weights_is_refused_before_it_is_bu
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
 
 
-def places(value: Any, at: Place = ()) -> Iterator[Place]:
-    """Every place in a header."""
-    if at:
-        yield at
-    for key, below in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from places(below, (*at, key))
+TASK = ("tasks", 0)
+WRONG: dict[str, tuple[Place, Any]] = {
+    "a number of copies that is none": (("simulator", "shifts"), 1e308),
+    "a box without width": ((*TASK, "bounds"), [[0.0, 0.0]]),
+    "a box beyond all numbers": ((*TASK, "bounds"), [[-1e308, 1e308]]),
+    "a box of three ends": ((*TASK, "bounds"), [[0.0, 1.0, 2.0]]),
+    "a name that is a group": ((*TASK, "name"), {"a": 1}),
+    "a number in the place of names": ((*OPERATOR, "memoryless"), 3),
+    "axes that are not there": ((*TASK, "periodic"), [True, False]),
+    "words for yes and no": ((*TASK, "periodic"), ["yes"]),
+    "a number for yes": ((*TASK, "steady"), 0),
+    "one frame": ((*TASK, "frames"), 1),
+    "no time": ((*TASK, "end"), 0.0),
+    "a grid of more axes": (("grids", "burgers1d"), [32, 32]),
+    "a grid that no machine holds": (("grids", "burgers1d"), [10**12]),
+    "a grid of half a cell": (("grids", "burgers1d"), [32.5]),
+    "the grid of no task": (("grids", "lake"), [32]),
+    "no such equation": ((*TASK, "equation"), "burgers"),
+    "another equation": ((*TASK, "equation"), "cfd2d"),
+    "a range that ends before it begins": (("ranges", "burgers1d", "nu"), [2.0, 1.0]),
+    "a key that nobody knows": (("simulator", "shift"), 1),
+    "windows of all that is there": ((*OPERATOR, "windows"), [2**20, 2**20, 2**20]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_header_is_held_to_types_and_bounds_like_a_config(
+    whole: tuple[Header, dict[str, torch.Tensor]], what: str, tmp_path: Path
+) -> None:
+    header, tensors = whole
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, changed(header, *WRONG[what]), tensors)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(("cells", "refused"), [(2**20 + 4, True), (33_333, False)])
+def test_a_grid_that_a_header_names_takes_no_more_memory_than_a_state_warrants(
+    whole: tuple[Header, dict[str, torch.Tensor]], cells: int, refused: bool, tmp_path: Path
+) -> None:
+    """33333 cells are padded by three, which once took a matrix of 33333 × 33336 numbers."""
+    header, tensors = whole
+    path = tmp_path / "hostile.safetensors"
+    save_file(tensors, path, metadata={"ups": json.dumps(changed(header, ("grids", "burgers1d"), [cells]))})
+    simulator, before = Simulator.load(path), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    u0 = np.sin(2 * np.pi * (np.arange(64) + 0.5) / 64)[:, None]
+    if refused:
+        with pytest.raises(ConfigError, match="say too little"):
+            simulator.rollout(u0, 1, {"nu": 1.0})
+    else:
+        assert np.isfinite(simulator.rollout(u0, 1, {"nu": 1.0})).all()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Header, dict[str, torch.Tensor]]]:
+    """Header and weights of simulators of several kinds."""
+    folder = tmp_path_factory.mktemp("kinds")
+    return {name: parts_of(sim.save(folder / f"{name}.safetensors")) for name, sim in simulators().items()}
+
+
+@pytest.mark.parametrize("kind", ["line", "lake", "space", "steady"])
+def test_of_thousands_of_changed_headers_each_is_a_simulator_or_one_sentence(
+    kinds: dict[str, tuple[Header, dict[str, torch.Tensor]]], kind: str, tmp_path: Path
+) -> None:
+    """Those that are read are loaded whole, a few of them, and then answer with finite numbers or in one sentence."""
+    (header, tensors), draw, held, sentences = kinds[kind], random.Random(kind), [], []
+    configs = {name: part.Config for name, part in part_kinds().items()}
+    before, path = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, tmp_path / "changed.safetensors"
+    for _ in range(520):
+        other, words = mutated(header, draw)
+        try:
+            text = json.dumps(other)
+        except (ValueError, RecursionError):
+            continue  # what Python cannot write
+        try:
+            read = artifact.header_of(path, {"ups": text})
+            plan = plan_of(read, configs)
+            read_trust(read, {task.name: task for task in plan.tasks}, path)
+        except UpsError as error:
+            sentences.append(str(artifact.damaged(path, error)))
+        else:
+            held.append((text, words))
+    for text, words in held[:5]:
+        save_file(tensors, path, metadata={"ups": text})
+        try:
+            answers = ask(Simulator.load(path, kinds=part_kinds()))
+        except UpsError as error:
+            sentences.append(str(error))
+        else:
+            assert all(bool(answer.isfinite().all()) for answer in answers), words
+    assert len(sentences) > 300
+    assert [sentence for sentence in sentences if "\n" in sentence or len(sentence) > 600] == []
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
 
 
 def test_whatever_stands_in_a_header_is_read_or_refused_in_one_sentence(

@@ -17,6 +17,7 @@ from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
 from ups.engine.preemption import Preempted
 from ups.models import Simulator, SimulatorConfig, artifact
+from ups.models.header import task_from
 from ups.models.questions import parameters, strange, walls_of
 from ups.physics import TASKS
 from ups.physics.laws import guarding
@@ -396,7 +397,7 @@ def test_an_artifact_gives_the_same_bits_in_another_process(tmp_path: Path) -> N
 
 def test_every_task_survives_being_saved(tmp_path: Path) -> None:
     for name, task in TASKS.items():
-        assert artifact.task_from(json.loads(json.dumps(dataclasses.asdict(task)))) == task, name
+        assert task_from(json.loads(json.dumps(dataclasses.asdict(task)))) == task, name
     sim = simulator()
     assert Simulator.load(sim.save(tmp_path / "all.safetensors")).codec.grids == {n: GRIDS[n] for n in GRIDS}
 

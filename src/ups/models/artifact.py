@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,16 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ups.files import draft
-from ups.former_keys import as_written
-from ups.models.config import SimulatorConfig
-from ups.parsing import parse_json
-from ups.types import ConfigError, DataError, Field, Param, Storage, TaskSpec
-
-T = TypeVar("T")
+from ups.models.header import FORMAT, VERSION, check_header, parsed
+from ups.types import DataError, UpsError
 
 FILE_NAME = "simulator.safetensors"
-FORMAT = "ups-simulator"
-VERSION = 3
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -83,7 +77,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise DataError(f"{path}: is no file, so it is no simulator; name a file written by `Simulator.save`.")
     try:
         with safe_open(path, "pt") as file:
-            header = _header(path, file.metadata())
+            header = header_of(path, file.metadata())
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path}: is cut short or no simulator at all ({error}); save it again.") from None
@@ -97,21 +91,6 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if two:
         header["parts"] = {n: {**p, "beside": digests, "digest": digests[n]} for n, p in header["parts"].items()}
     return header, tensors
-
-
-def corners(header: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
-    """Where the grid of each task begins; nothing is known of artifacts that were written before it was asked."""
-    corners_by_task = {name: tuple(map(float, corner)) for name, corner in header.get("corners", {}).items()}
-    for name, corner in corners_by_task.items():
-        if len(corner) != len(header["grids"][name]) or not all(abs(part) < 1 for part in corner):
-            raise ValueError(f"the grid of {name} begins nowhere")
-    return corners_by_task
-
-
-def spans(header: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The ranges of parameters that training saw, by task."""
-    ranges = header["ranges"].items()
-    return {task: {name: (float(low), float(high)) for name, (low, high) in own.items()} for task, own in ranges}
 
 
 def replace_part(path: str | Path, name: str, source: str | Path, out: str | Path | None = None) -> Path:
@@ -146,13 +125,14 @@ def strangers(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
         f"the part '{name}' was trained beside another '{other}' than the one in this simulator."
         for name, part in parts.items()
         for other in part.get("needs", ())
-        if other in parts and part["beside"].get(other) != parts[other]["digest"]
+        if other in parts and part.get("beside", {}).get(other) != parts[other].get("digest")
     ]
 
 
-def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
+def header_of(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
+    """The header of an artifact from the metadata of its file; a DataError where it is none."""
     try:
-        header = parse_json((metadata or {}).get("ups", ""), nan=False)
+        header = parsed((metadata or {}).get("ups", ""))
     except ValueError:
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -161,55 +141,19 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     if version == 2:  # which knew two parts and told nothing of them but their configs
         needs = {"codec": [], "operator": ["codec"]}
         parts = {name: {"config": header.pop(name), "needs": needs[name]} for name in needs if name in header}
-        return {**header, "parts": parts}
-    parts = header.get("parts", {})
-    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
-        raise DataError(f"{path}: says nothing of its parts, so its header is damaged; save it again.")
-    if version != VERSION:
+        header = {**header, "parts": parts}
+    elif version != VERSION:
         old = isinstance(version, int) and version < VERSION
         remedy = "train it again, or load it with the program that wrote it" if old else "update the program"
-        raise DataError(f"{path}: has format version {version}, and this program reads {VERSION}; {remedy}.")
+        raise DataError(f"{path}: has format version {version!r:.40}, and this program reads {VERSION}; {remedy}.")
+    try:
+        check_header(header)
+    except UpsError as error:
+        raise damaged(path, error) from None
     return header
 
 
-def plan(
-    header: Mapping[str, Any], configs: Mapping[str, type]
-) -> tuple[list[TaskSpec], dict[str, Any], SimulatorConfig, dict[str, tuple[int, ...]]]:
-    """Tasks, configs of the parts and of the whole, and grids that a header describes; `configs` are their classes."""
-    parts = header["parts"]
-    if unknown := parts.keys() - configs.keys():
-        raise ConfigError(f"this program knows no part '{min(unknown)}'")
-    return (
-        [task_from(task) for task in header["tasks"]],
-        {name: config_from(configs[name], part["config"], name) for name, part in parts.items()},
-        config_from(SimulatorConfig, header["simulator"], "simulator"),
-        {name: tuple(grid) for name, grid in header["grids"].items()},
-    )
-
-
-def config_from(kind: type[T], values: Mapping[str, Any], name: str) -> T:
-    """A part's config from what `dataclasses.asdict` and JSON made of it, as it was meant when it was written."""
-    return kind(**as_written(kind, _tuples(values), f"{name}."))
-
-
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows lists alone."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-
-
-def task_from(data: Mapping[str, Any]) -> TaskSpec:
-    """A TaskSpec from what `dataclasses.asdict` and JSON made of it."""
-
-    def fields(items: list[dict[str, Any]]) -> tuple[Field, ...]:
-        return tuple(Field(f["name"], tuple(f["channels"]), f["rank"]) for f in items)
-
-    special: dict[str, Any] = {
-        "fields": fields(data["fields"]),
-        "inputs": fields(data["inputs"]),
-        "bounds": tuple((lo, hi) for lo, hi in data["bounds"]),
-        "storage": Storage(**_tuples(data["storage"])),
-        "parameters": tuple(Param(**_tuples(p)) for p in data["parameters"]),
-    }
-    # Files written before a task named its equation: it was the one of its name.
-    equation = "" if special["storage"].kind == "well" else data["name"]
-    return TaskSpec(**{"equation": equation, **_tuples(data), **special})
+def damaged(path: Path | str, error: Exception) -> DataError:
+    """What is said of an artifact whose header is none, or not that of its weights."""
+    first = " ".join(str(error).split()).rstrip(".")[:300]
+    return DataError(f"{path}: its weights are not of the model it describes ({first}); save it again.")

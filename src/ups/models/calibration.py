@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from ups.former_keys import NeverRead, as_written
 from ups.models.ensembles import members_of
+from ups.models.header import checked
 from ups.models.points import frames_at, seen_from
 from ups.models.simulator_like import SimulatorLike
 from ups.models.stepping import Stepping
@@ -19,6 +21,7 @@ from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
 
 LIMITS = (1 / 4, 4)  # by how much members are stretched, at least and at most
+MOST = 10.0  # the largest factor of any version
 MEAN, ROLLOUT = "mean", "rollout"  # what deviations are from
 
 
@@ -36,11 +39,13 @@ class Calibration:
     factors: tuple[tuple[float, ...], ...]
     lasting: float = 0.0
     around: str = MEAN
+    formerly: ClassVar[Mapping[str, Any]] = {"around": ROLLOUT}
+    dropped: ClassVar[Mapping[str, Any]] = {"damping": NeverRead(())}
 
     def __post_init__(self) -> None:
-        sound = all(math.isfinite(f) and f > 0 for row in self.factors for f in row)
+        sound = all(0 < f <= MOST for row in self.factors for f in row)
         if not self.factors or len({len(row) for row in self.factors}) != 1 or not sound:
-            raise ConfigError("a calibration needs for each step and channel a factor above 0")
+            raise ConfigError(f"a calibration needs for each step and channel a factor above 0, of at most {MOST:g}")
         if not 0 <= self.lasting <= 1:
             raise ConfigError(f"of the noise of members a part of {self.lasting:g} lasts, which is not from 0 to 1")
         if self.around not in (MEAN, ROLLOUT):
@@ -49,9 +54,8 @@ class Calibration:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """From what `dataclasses.asdict` and JSON made of it."""
-        factors = tuple(tuple(map(float, row)) for row in values["factors"])
-        around = str(values.get("around", ROLLOUT))
-        return cls(str(values["drawn_by"]), factors, float(values.get("lasting", 0.0)), around)
+        plain: dict[str, Any] = checked(dict[str, Any], values, "calibration")
+        return checked(cls, as_written(cls, plain, "calibration."), "calibration")
 
     @property
     def stretches(self) -> bool:

@@ -12,7 +12,18 @@ from torch import Tensor, nn
 from ups.models.config import CodecConfig
 from ups.models.decoder import CellDecoder
 from ups.models.encoders import GridEncoder, Statistics
-from ups.models.grids import Patch, Space, beginning, check_grid, cropped, in_patches, padded, resample, shift_of
+from ups.models.grids import (
+    Patch,
+    Space,
+    beginning,
+    check_finer,
+    check_grid,
+    cropped,
+    in_patches,
+    padded,
+    resample,
+    shift_of,
+)
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import seen_from
 from ups.tensors import LatentState, TaskStatistics
@@ -129,6 +140,7 @@ class Codec(Part):
 
     def _on_own_grid(self, x: Tensor, task: TaskSpec, periodic: tuple[bool, ...], corner: tuple[float, ...]) -> Tensor:
         grid, cells = self.grids[task.name], tuple(x.shape[1:-1])
+        check_finer(math.prod(grid), math.prod(cells), task.name)
         shift = shift_of(self.corners.get(task.name), grid, cells, corner)
         return padded(resample(x, grid, periodic, shift), self.config.patch[task.ndim - 1], periodic)
 

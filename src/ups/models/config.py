@@ -13,6 +13,8 @@ from ups.types import ConfigError
 
 # The part of a simulator without which nothing is predicted.
 FORECASTER = "operator"
+MOST_LEVELS = 30  # no grid can be halved more often
+MOST_IN_WINDOW = 1024  # tokens, each of which attends to each
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,10 @@ class NetworkConfig:
             raise ConfigError(f"{at}.modes, kernel, windows, width, depth and heads are at least 1.")
         if not 0 <= self.param_waves <= 16:
             raise ConfigError(f"{at}.param_waves is {self.param_waves}, but must be from 0 to 16.")
-        if self.levels < 0 or not 0 < self.growth < math.inf:
-            raise ConfigError(f"{at}.levels is at least 0, and {at}.growth a number above 0.")
+        if not 0 <= self.levels <= MOST_LEVELS or not 0 < self.growth < math.inf:
+            raise ConfigError(f"{at}.levels is from 0 to {MOST_LEVELS}, and {at}.growth a number above 0.")
+        if max(each ** (axis + 1) for axis, each in enumerate(self.windows)) > MOST_IN_WINDOW:
+            raise ConfigError(f"{at}.windows are {list(self.windows)}, but hold at most {MOST_IN_WINDOW} tokens.")
         if self.shape.width % (2 * self.shape.heads):
             raise ConfigError(
                 f"{at}.width {self.shape.width} is not a multiple of twice {at}.heads {self.shape.heads}; "
@@ -250,7 +254,9 @@ def _names(guard: Any) -> Any:
     """One name of a law stands for a list of it; what is neither yes, no nor names is a ConfigError."""
     if isinstance(guard, str):
         return (guard,)
-    if isinstance(guard, bool) or (isinstance(guard, list | tuple) and all(isinstance(name, str) for name in guard)):
+    if isinstance(guard, list | tuple) and all(isinstance(name, str) for name in guard):
+        return tuple(guard)
+    if isinstance(guard, bool):
         return guard
     raise ConfigError(f"guard is true, false or names of laws, for example [mass, positive], not {guard!r}.")
 

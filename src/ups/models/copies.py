@@ -77,7 +77,8 @@ def moves_of(patch: int, periodic: tuple[bool, ...], count: int) -> list[Move]:
     All axes are moved at once. So in 1D, and along the diagonal of a plane or a box, all moves together leave nothing
     of what depends on where patches begin; along one axis of several about half of it is left.
     """
-    cells = sorted({patch * i // count for i in range(count)}) if any(periodic) else [0]
+    count = min(count, patch)
+    cells = [patch * i // count for i in range(count)] if any(periodic) else [0]
     return [tuple(n if wraps else 0 for wraps in periodic) for n in cells]
 
 

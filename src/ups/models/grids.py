@@ -12,6 +12,11 @@ from torch import Tensor
 from ups.tensors import table
 from ups.types import Array, ConfigError
 
+LARGEST_MATRIX = 2**26  # numbers that bring an axis to another number of cells; of more no matrix is made
+BLOCK = 2**20  # numbers of such a matrix that are made at once
+LARGEST_GUESS = 2**20  # cells that any state may be brought to; more of them are at most
+FINER = 64  # times as many as the state has
+
 
 class Space(NamedTuple):
     """The shape of a grid `(*G)` and which of its axes wrap around. Hashable: tables are kept per space."""
@@ -54,6 +59,15 @@ def check_grid(shape: tuple[int, ...], patch: int, task: str) -> None:
         )
 
 
+def check_finer(own: int, given: int, task: str) -> None:
+    """A simulator's grid of `own` cells is far finer than no state but a small one."""
+    if own > max(LARGEST_GUESS, FINER * given):
+        raise ConfigError(
+            f"{task}: the simulator works on {own} cells and is given {given}, which say too little of so many; give a "
+            f"state of at least {-(-own // FINER)} cells."
+        )
+
+
 def in_patches(shape: tuple[int, ...], patch: int) -> tuple[int, ...]:
     """The whole number of patches along each axis that hold a grid."""
     return tuple(-(-n // patch) for n in shape)
@@ -76,8 +90,11 @@ def padded(x: Tensor, patch: int, periodic: tuple[bool, ...]) -> Tensor:
 def cropped(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
     """The frames on a grid of `shape` that `padded` made `x` of; nothing of them is lost."""
     for axis, (n, wraps) in enumerate(zip(shape, periodic, strict=True), start=1):
-        if x.shape[axis] != n:
-            x = _along(x, axis, _back(x.shape[axis], n, x.device)) if wraps else x.narrow(axis, 0, n)
+        if x.shape[axis] != n and wraps:
+            many = x.shape[axis] * n > LARGEST_MATRIX
+            x = _by_waves(x, axis, n, back=True) if many else _along(x, axis, _back(x.shape[axis], n, x.device))
+        elif x.shape[axis] != n:
+            x = x.narrow(axis, 0, n)
     return x
 
 
@@ -120,12 +137,43 @@ def sub_cells(patch: tuple[int, ...]) -> Array:
 
 def _fourier(n: int, m: int) -> Array:
     """The trigonometric interpolant through n cell centres, read at m cell centres; modes that m cannot hold go."""
-    gap = (np.arange(m)[:, None] + 0.5) / m - (np.arange(n)[None] + 0.5) / n
-    modes = np.arange(1, (min(n, m) + 1) // 2)
-    matrix = 1.0 + 2.0 * np.cos(2 * np.pi * modes * gap[..., None]).sum(-1)
-    if n <= m and n % 2 == 0:
-        matrix = matrix + np.cos(np.pi * n * gap)
-    return np.asarray(matrix / n)
+    waves, rows, matrix = 2 * _whole_waves(n, m) + 1, max(1, BLOCK // n), np.empty((m, n), np.float32)
+    for first in range(0, m, rows):
+        i = np.arange(first, min(first + rows, m))[:, None]
+        gap = (2 * i + 1) * n - (2 * np.arange(n)[None] + 1) * m  # between centres, in units of 1 / (2 n m)
+        turn = np.pi / (2 * n * m)
+        # The sum of so many waves: sin(waves · x) / sin(x).
+        block = np.sin(turn * (waves * gap % (4 * n * m))) / np.where(gap == 0, 1.0, np.sin(turn * gap))
+        block[gap == 0] = waves
+        if n <= m and n % 2 == 0:
+            block += np.cos(turn * (n * gap % (4 * n * m)))
+        matrix[i[:, 0]] = block / n
+    return matrix
+
+
+def _whole_waves(n: int, m: int) -> int:
+    """The waves that both n and m cells hold, but for those that are constant or alternate between cells."""
+    return (min(n, m) + 1) // 2 - 1
+
+
+def _alternating(m: int, cells: int, device: torch.device) -> Tensor:
+    """The wave that alternates between m cells, at the centres of so many."""
+    at = (torch.arange(cells, device=device, dtype=torch.float64) + 0.5) / cells
+    return torch.sin(at * (torch.pi * m)).float()
+
+
+def _by_waves(x: Tensor, axis: int, m: int, back: bool = False) -> Tensor:
+    """What the matrix of `_fourier`, or with `back` that of `_back`, makes of many cells, without the matrix."""
+    x, n = x.float(), x.shape[axis]
+    waves, odd = torch.fft.rfft(x, dim=axis).movedim(axis, -1), n < m and n % 2 == 0
+    waves = waves[..., : _whole_waves(n, m) + 1 + odd] * (m / n)
+    k = torch.arange(waves.shape[-1], device=x.device)
+    waves = waves * torch.polar(torch.where(2 * k == n, 0.5, 1.0), torch.pi * k * (1 / m - 1 / n))
+    answer: Tensor = torch.fft.irfft(waves, m, dim=-1)
+    if back and m % 2 == 0:
+        here, there = (_alternating(m, c, x.device) for c in (n, m))
+        answer = answer + 2 / n * (x.movedim(axis, -1) @ here).unsqueeze(-1) * there
+    return answer.movedim(-1, axis)
 
 
 def _cubic(n: int, m: int, shift: float = 0.0) -> Array:
@@ -179,7 +227,14 @@ def resample(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...], shif
     """
     for axis, (m, wraps) in enumerate(zip(shape, periodic, strict=True), start=1):
         n, later = x.shape[axis], 0.0 if wraps or not shift else shift[axis - 1]
-        if n != m or later:
+        if n * m > LARGEST_MATRIX and (n != m or later):
+            if not wraps:
+                raise ConfigError(
+                    f"{n} cells along an axis with walls cannot be brought to {m}: these are too many; give as many "
+                    "cells as the data of training had."
+                )
+            x = _by_waves(x, axis, m)
+        elif n != m or later:
             x = _along(x, axis, _resampling(n, m, wraps, later, x.device))
     return x
 

@@ -17,6 +17,7 @@ from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.described import described
 from ups.models.ensembles import Draws
+from ups.models.header import plan_of
 from ups.models.interleave import in_pieces, put_together, strides_of, taken_apart
 from ups.models.operator import LatentOperator
 from ups.models.part import Part, drawn_parts
@@ -216,22 +217,20 @@ class Simulator(Answers):
         """The simulator an artifact holds, its weights bit for bit, ready to run; `kinds` are the parts it may have."""
         header, tensors = artifact.read(Path(path))
         try:
-            parts, plan = header["parts"], artifact.plan(header, {name: kind.Config for name, kind in kinds.items()})
+            plan, parts = plan_of(header, {name: kind.Config for name, kind in kinds.items()}), header["parts"]
+            model = (plan.tasks, plan.configs, plan.config, plan.grids)
             with no_larger_than(tensors):  # first without memory: a header may ask for any number of layers
-                check_shapes(assemble(*plan, empty=kinds, kinds=kinds), tensors)
-            simulator = assemble(*plan, kinds=kinds)
+                check_shapes(assemble(*model, empty=kinds, kinds=kinds), tensors)
+            simulator = assemble(*model, kinds=kinds)
             simulator.load_state_dict(tensors, strict=True)
-            simulator.spans = artifact.spans(header)
-            simulator.learn_corners(artifact.corners(header))
-            simulator.provenance = dict(header["provenance"])
+            simulator.spans = plan.spans
+            simulator.learn_corners(plan.corners)
+            simulator.provenance = dict(header.get("provenance", {}))
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
         except OutdatedError as error:
             raise DataError(f"{path}: {error}") from None
         except DAMAGE as error:
-            first = " ".join(str(error).split()).rstrip(".")[:200]
-            raise DataError(
-                f"{path}: its weights are not of the model it describes ({first}); save it again."
-            ) from None
+            raise artifact.damaged(path, error) from None
         simulator.trust = read_trust(header, simulator.codec.tasks, path)
         return simulator.to(device).eval()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from ups.models.calibration import Calibration, calibration_of, drawing_part, lasting_of
 from ups.models.ensembles import Draws, together_of
+from ups.models.header import checked
 from ups.models.interleave import Strides, in_pieces, put_together, strides_of, taken_apart
 from ups.models.simulator_like import SimulatorLike
 from ups.models.stepping import Stepping
 from ups.physics.laws import laws_of
 from ups.tensors import Window
-from ups.types import Array, ConfigError, DataError, TaskSpec, UpsError
+from ups.types import Array, ConfigError, DataError, TaskSpec, UpsError, check_known
 
 WATCHERS = 8  # members by whose spread an error is estimated
 STEEPEST = 20.0  # the power of a sign
@@ -44,12 +45,6 @@ class ErrorModel:
         sound = all(math.isfinite(n) and n >= 0 for n in numbers) and max(self.powers, default=0) <= STEEPEST
         if not self.signs or len(self.signs) != len(self.powers) or not sound:
             raise ConfigError(f"an estimate of errors needs a power from 0 to {STEEPEST:g} for each of its signs")
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """From what `dataclasses.asdict` and JSON made of it."""
-        powers = tuple(map(float, values["powers"]))
-        return cls(tuple(map(str, values["signs"])), powers, float(values["constant"]), float(values["scatter"]))
 
     @classmethod
     def fit(cls, signs: Mapping[str, Array], errors: Array) -> Self | None:
@@ -93,8 +88,9 @@ class Trust:
     @classmethod
     def of(cls, values: Mapping[str, Any], task: TaskSpec) -> Self:
         """From what `dataclasses.asdict` and JSON made of it; a ConfigError unless it can be of the task."""
-        width, error = values["calibration"], values["error"]
-        trust = cls(None if width is None else Calibration.of(width), None if error is None else ErrorModel.of(error))
+        width = values.get("calibration")
+        known: dict[str, Any] = {**values, "calibration": None if width is None else asdict(Calibration.of(width))}
+        trust = checked(cls, known, "trust")
         if trust.calibration is not None and len(trust.calibration.factors[0]) != len(task.channels):
             raise ConfigError(f"a calibration of {task.name} needs a factor for each of {', '.join(task.channels)}")
         if trust.error is not None and (odd := trust.error.unknown(task, task.periodic)):
@@ -105,8 +101,10 @@ class Trust:
 def read_trust(header: Mapping[str, Any], tasks: Mapping[str, TaskSpec], path: Any) -> dict[str, Trust]:
     """What the header of an artifact says of each task; a DataError where that is damaged."""
     try:
-        return {name: Trust.of(values, tasks[name]) for name, values in header.get("trust", {}).items()}
-    except (UpsError, LookupError, TypeError, ValueError, AttributeError) as error:
+        by_task: dict[str, dict[str, Any]] = checked(dict[str, dict[str, Any]], header.get("trust", {}), "trust")
+        check_known("task", by_task, tasks)
+        return {name: Trust.of(values, tasks[name]) for name, values in by_task.items()}
+    except UpsError as error:
         first = " ".join(str(error).split()).rstrip(".")[:200]
         raise DataError(
             f"{path}: what it says of its ensembles and errors is damaged ({first}); --resume its run to fit it again."

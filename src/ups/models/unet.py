@@ -65,7 +65,7 @@ class UNet(nn.Module):
 
         def stack(s: BlockShape, first: int) -> nn.ModuleList:
             """Blocks of one level; every other one is shifted, across the way down (0) and up (1) alike."""
-            parity = [(first * each + i) % 2 == 1 for i in range(each)]
+            parity = ((first * each + i) % 2 == 1 for i in range(each))
             return nn.ModuleList(Block(s, mixer(s, odd)) for odd in parity)
 
         self.down = nn.ModuleList(stack(s, 0) for s in shapes)
