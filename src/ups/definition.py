@@ -110,6 +110,10 @@ class Definition:
         """The axes of space among `dims`."""
         return tuple(name for name in self.layout if name not in (SAMPLE, TIME, CHANNEL))
 
+    def names(self, parameter: str) -> bool:
+        """Whether the user speaks of a parameter: says where it lies, or which value it has."""
+        return parameter in self.datasets or parameter in self.parameters
+
     def applied(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec], where: str) -> TaskSpec:
         """The task of a file as the user declares it; ConfigError, beginning with `where`, if the two cannot agree."""
         equation = self.equation or self._by_name(spec, tasks) or spec.equation

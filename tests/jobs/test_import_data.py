@@ -18,7 +18,13 @@ from ups.physics import TASKS
 from ups.types import ConfigError
 
 RNG = np.random.default_rng(7)
-TASK = {"name": "wake", "dims": ["time", "x", "y", "channel"], "fields": {"velocity": ["u", "v"]}, "periodic": ["x"]}
+TASK = {
+    "name": "wake",
+    "dims": ["time", "x", "y", "channel"],
+    "fields": {"velocity": ["u", "v"]},
+    "periodic": ["x"],
+    "datasets": {"re": "re"},
+}
 
 
 def samples(folder: Path, count: int = 10, **more: Any) -> Path:

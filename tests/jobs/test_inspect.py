@@ -157,7 +157,11 @@ def test_values_that_could_be_one_per_frame_are_a_note_of_info_and_validate(tmp_
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["u"], file["drive"] = np.random.default_rng(0).random((21, 21, 8)), np.arange(21.0)
     said = "drive (21) is read as a parameter of each sample, but could be one value per frame as well"
-    assert [note.split(", for")[0] for _, note in notes([tmp_path / "a.h5"], task)] == [said]
+    first, question = (note.split(", ")[0] for _, note in notes([tmp_path / "a.h5"], task))
+    assert (f"{first}, but could be one value per frame as well", question) == (
+        said,
+        "drive differs from sample to sample",
+    )
     info = describe(tmp_path / "a.h5", task)
     assert f"note: {said}" in info
     assert "each sample has its own drive" in info

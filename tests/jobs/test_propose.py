@@ -137,9 +137,10 @@ def test_parameters_that_are_seen_to_carry_states_along_are_proposed_to_do_so(tm
     ]
     noise = draw.normal(size=(12, 3, 16, 16))
     text = "dims: [sample, time, x, y]\nfields: {h: [h]}\ndt: 0.1\nperiodic: [x, y]\nbounds: {x: [0, 1], y: [0, 1]}\n"
+    named = "datasets: {u: u, v: v, w: w}\n"
     for name, frames in (("windy", bumps), ("noisy", noise)):
         np.savez(tmp_path / f"{name}.npz", h=np.float32(frames), u=u, v=v, w=w)
-        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\n{text}")
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\n{text}{named}")
     windy, noisy = (
         written(tmp_path / f"{name}-run.yaml", tmp_path / f"{name}.npz", task=str(tmp_path / f"{name}.yaml"))
         for name in ("windy", "noisy")

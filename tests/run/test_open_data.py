@@ -86,6 +86,7 @@ WAVES: dict[str, Any] = {
     "fields": {"height": ["h"]},
     "periodic": ["x"],
     "conserved": ["h"],
+    "datasets": {"speed": "speed"},
 }
 
 
@@ -415,7 +416,7 @@ def test_a_split_that_tears_a_simulation_is_said_before_training_and_in_the_repo
     x, t = (np.arange(16) + 0.5) / 16, 0.05 * np.arange(11)
     for i in range(20):
         np.savez(tmp_path / f"seg{i:02}.npz", values=long[:, 10 * i : 10 * i + 11], x=x, t=t)
-    files, task = [str(path) for path in sorted(tmp_path.glob("*.npz"))], {**WAVES, "conserved": []}
+    files, task = [str(path) for path in sorted(tmp_path.glob("*.npz"))], {**WAVES, "conserved": [], "datasets": {}}
     settings = config(tmp_path, {"w": {"file": files, "task": task, "seed": 1}})
     lines: list[str] = []
     with Run.open(settings, Screen(lines.append, SCREEN.following, SCREEN.watch)) as run, run.folder:
@@ -444,7 +445,7 @@ def test_broken_laws_and_lost_digits_are_said_before_training_and_in_the_report(
     np.savez(tmp_path / "a.npz", values=1e9 + u, x=(np.arange(16) + 0.5) / 16, t=0.05 * np.arange(6))
     np.savez(tmp_path / "b.npz", values=5 + u, x=(np.arange(16) + 0.5) / 16, t=0.05 * np.arange(6))
     for name, words in (("a", "can hardly tell apart"), ("b", "it does not hold that h is conserved: off by ")):
-        entry = {"file": str(tmp_path / f"{name}.npz"), "task": {**WAVES, "conserved": ["h"]}}
+        entry = {"file": str(tmp_path / f"{name}.npz"), "task": {**WAVES, "datasets": {}}}
         settings, lines = config(tmp_path, {"w": entry}, name=name), list[str]()
         with Run.open(settings, Screen(lines.append, SCREEN.following, SCREEN.watch)) as run, run.folder:
             run.prepare()

@@ -88,7 +88,8 @@ class _Told(View):
 
     def __init__(self, source: Source, params: Params) -> None:
         left = {name: value for name, value in source.offered.items() if name not in params}
-        super().__init__(source, params={**source.params, **params}, offered=left)
+        unnamed = {**source.unnamed, **{name: name for name in params}}
+        super().__init__(source, params={**source.params, **params}, offered=left, unnamed=unnamed)
         self._told = dict(params)
 
     def params_of(self, index: int) -> Params:
@@ -129,6 +130,7 @@ class Joined(Source):
             units=units_of_all(parts),
             offered=everywhere,
             unplaced=tuple(dict.fromkeys(name for part in parts for name in part.unplaced)),
+            unnamed={name: key for part in parts for name, key in part.unnamed.items()},
         )
         super().__init__(path, facts)
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)

@@ -43,6 +43,7 @@ class Facts:
     units: Mapping[str, str] = field(default_factory=dict)  # those it names, by channel, parameter and axis
     offered: Mapping[str, float] = field(default_factory=dict)  # its numbers that are parameters if they are asked for
     unplaced: tuple[str, ...] = ()  # the axes of space of which nothing says where they lie
+    unnamed: Mapping[str, str] = field(default_factory=dict)  # parameters that nobody calls so, and their names there
 
 
 @dataclass
@@ -72,6 +73,7 @@ class Source(AbstractContextManager["Source"], ABC):
         self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
         self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
         self.units, self.offered, self.unplaced = facts.units, facts.offered, facts.unplaced
+        self.unnamed = facts.unnamed
 
     @property
     def all_notes(self) -> tuple[str, ...]:

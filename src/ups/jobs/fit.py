@@ -29,7 +29,7 @@ from ups.physics import TASKS
 from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import open_sets
-from ups.run.data.doubts import lost_digits
+from ups.run.data.doubts import lost_digits, question
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
 from ups.rundir import RunDir
@@ -301,6 +301,8 @@ def fit(
             problems = [f"PROBLEM: {problem}" for problem in lost_digits(source)]
             for words in (*problems, *(f"note: {note}" for note in source.notes)):
                 screen.say(words.replace(": ", f": {source.task.name}: ", 1) if len(sources) > 1 else words)
+            for words in question([source]):
+                raise ConfigError(f"{source.task.name}: {words}; or give it as one of `params`.")
         # Before anything is written.
         splits = [_split(source) for source in sources]
         config = config_of({f"data.{task}.file": as_flag(path) for task, path in places.items()}, sources)

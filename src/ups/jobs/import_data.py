@@ -16,7 +16,7 @@ from ups.data.write_well import write_data_set
 from ups.definition import Definition
 from ups.progress import OnProgress, Progress
 from ups.run.data.datasets import open_files
-from ups.run.data.doubts import lost_digits
+from ups.run.data.doubts import lost_digits, question
 from ups.types import ConfigError, DataError
 
 
@@ -43,6 +43,8 @@ def import_data(
         if uneven := uneven_axes(source.problems):
             raise DataError(f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; add --resample.")
         check_neighbours(source)
+        for words in question([source]):
+            raise ConfigError(f"{source.path}: {words}.")
         parts = _split(source, fractions)
         remarks.append(", ".join(f"{part} {len(ids)}" for part, ids in parts.items()))
         remarks += [f"PROBLEM: {problem}" for problem in (*source.problems, *lost_digits(source))]

@@ -32,7 +32,7 @@ from ups.jobs.recipe.variety import (
 )
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
-from ups.run.data.doubts import close_ups, fill_values, laws_in_words, lost_digits
+from ups.run.data.doubts import close_ups, fill_values, laws_in_words, lost_digits, question
 from ups.types import Array, DataError, counted, counted_from, data_size, few
 
 RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making
@@ -73,6 +73,7 @@ def describe(path: Path, task: Task = None) -> str:
             *broken,
         )
         lines += [f"  PROBLEM: {problem}" for problem in faults]
+        lines += [f"  QUESTION: {words}" for words in question([source])]
         lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]
         lines.append(described_task(source, Definition.of(task)).text().rstrip())
     return "\n".join(lines)
@@ -85,9 +86,8 @@ def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
         try:
             with open_source(path, TASKS, task) as source:
                 unsure = [note for note in source.notes if any(words in note for words in UNSURE)]
-                remarks += [
-                    (path, note) for note in (*unsure, *fill_values(source), *differences(source), *seams(source))
-                ]
+                seen = (*unsure, *fill_values(source), *differences(source), *seams(source), *question([source]))
+                remarks += [(path, note) for note in seen]
         except DataError:
             continue  # `problems` says why
     return remarks

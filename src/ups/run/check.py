@@ -43,9 +43,10 @@ def new_simulator(
     return simulator
 
 
-def check(config: RunConfig, begun: bool = False) -> list[Outline]:
+def check(config: RunConfig, begun: bool = False, asking: bool = True) -> list[Outline]:
     """The data sets of a run as they will be; refused in a sentence where it could not be trained or judged to its end.
-    One that was `begun` goes on though a part of its judgement cannot be had, which its report says then.
+    One that was `begun` goes on though a part of its judgement cannot be had, which its report says then. Unless
+    `asking`, what the user must say of the data is not asked for.
 
     Nothing is made: files are opened for their headers, and the networks are built as shapes without memory.
     """
@@ -55,6 +56,8 @@ def check(config: RunConfig, begun: bool = False) -> list[Outline]:
         _makeable(Path(config.cache.folder))
     sets = outlines(config.data)
     known = {data.task.name: data.task for data in sets}
+    for data in (data for data in sets if data.question and asking and not begun):
+        raise ConfigError(f"{data.task.name}: {data.question}.")
     _gates(config, sets)
     _other_parameters(config, sets)
     if not begun:

@@ -105,6 +105,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
         units=_units(parts, definition, frames),
         offered=offered,
         unplaced=tuple(n for n in space if n not in definition.bounds and not says_where(stored.get(n))),
+        unnamed={v.name: v.key for v in parts.params if v.name in params and not definition.names(v.name)},
     )
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)

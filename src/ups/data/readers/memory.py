@@ -43,7 +43,9 @@ def open_memory(
         for name, a in held.items()
     ]
     variables += [Variable(k, k, v.shape, v.dtype, content=v, kind=PARAMETER) for k, v in (params or {}).items()]
-    return open_arrays(MemoryStore(held), variables, definition, named=bool(dims))
+    source = open_arrays(MemoryStore(held), variables, definition, named=bool(dims))
+    source.unnamed = {name: key for name, key in source.unnamed.items() if name not in (params or {})}
+    return source
 
 
 def array_of(value: Any, name: str) -> Array:

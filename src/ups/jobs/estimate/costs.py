@@ -88,7 +88,7 @@ class Costs:
 def costs(config: RunConfig, device: str, microbatch: int | None = None, known: Costs | None = None) -> Costs:
     """What a run of `config` takes on a device of a kind; `microbatch` replaces that of the config, and what does not
     depend on it is taken from `known`."""
-    sets = check(config)
+    sets = check(config, asking=False)
     # Fake tensors on a GPU need a torch that could use one; without it the CPU's kernels stand for them.
     stand_in = device if device == "cpu" or torch.cuda.is_available() else "cpu"
     with fake(stand_in):

@@ -26,7 +26,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
 from ups.run.data.datasets import REMARKS, noticed
-from ups.run.data.doubts import doubts_of
+from ups.run.data.doubts import doubts_of, question
 from ups.tensors import NOT_TOLD, told_apart
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
 
@@ -171,7 +171,12 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     for here, source in zip(outlines, sources, strict=True):
         with source:
             per_file.append(_looked_into(source, here, every[here.task.name], here.thin("cpu")))
-    return _by_task(per_file)
+    return [replace(here, notes=(*_question(here, sources), *here.notes)) for here in _by_task(per_file)]
+
+
+def _question(here: Holding, sources: Sequence[Source]) -> list[str]:
+    """What is asked of the sources of a task together."""
+    return [f"QUESTION: {words}" for words in question([s for s in sources if s.task.name == here.task.name])]
 
 
 def _of_one_task(sources: Sequence[Source]) -> list[Source]:

@@ -106,6 +106,7 @@ def described_task(source: Source, definition: Definition) -> Definition:
         whole,
         dims=definition.dims or whole.dims,
         datasets=definition.datasets,
+        ignore=definition.ignore,
         bounds=dict(zip(source.task.axes, next(iter(boxes)), strict=False)) if len(boxes) == 1 else {},
         periodic=periodic if periodic and len(wraps) == 1 else None,
         steady=whole.steady or None,

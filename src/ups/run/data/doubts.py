@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from ups.data import Source
 from ups.data.digits import Digits
 from ups.later import torch
+from ups.physics import TASKS
 from ups.physics.laws import laws_of
 from ups.tensors import mask_of
-from ups.types import Array, Trajectory
+from ups.types import Array, Trajectory, few
 
 if TYPE_CHECKING:  # commands that only look at files do without torch
     from ups.run.data.datasets import DataSet
@@ -120,6 +121,32 @@ def _inside(source: Source, inputs: Array) -> Array:
             ends = np.moveaxis(inside, axis, 0)
             ends[0] = ends[-1] = False
     return inside.ravel()
+
+
+def question(sources: Sequence[Source], answered: Collection[str] = ()) -> list[str]:
+    """In a sentence, which numbers of samples differ between the samples of a task and are called parameters by nobody:
+    they may be results, which give away what is to be predicted. `answered` are names that somebody speaks of."""
+    unnamed = {name: key for source in sources for name, key in source.unnamed.items() if name not in answered}
+    if not unnamed:
+        return []
+    equation = sources[0].task.equation
+    own = {p.name for p in TASKS[equation].parameters} if equation else set()
+    values: dict[str, set[float | str]] = {name: set() for name in unnamed if name not in own}
+    for source in sources:
+        for i in range(len(source)) if values else ():
+            for name, value in source.params_of(i).items():
+                if name in values:
+                    values[name].add(value)
+    keys = {name: unnamed[name] for name, distinct in values.items() if len(distinct) > 1}
+    if not keys:
+        return []
+    several = len(keys) > 1
+    names, there = ", ".join(f"{name}: {key}" for name, key in keys.items()), ", ".join(keys.values())
+    return [
+        f"{few(keys)} {'differ' if several else 'differs'} from sample to sample, and nothing says what "
+        f"{'they are' if several else 'it is'}: what is known beforehand (a parameter) or a result, which gives the "
+        f"answer away; say `datasets: {{{names}}}` in the task for the one, `ignore: [{there}]` for the other"
+    ]
 
 
 def doubts_of(source: Source) -> list[str]:

@@ -23,6 +23,7 @@ from ups.run.config import RunConfig
 from ups.run.data.data_config import Between, DataConfig
 from ups.run.data.datasets import DataSet, open_sets
 from ups.run.data.divide import check_held, check_mirrored
+from ups.run.data.doubts import question
 from ups.run.data.generate import equations_of
 from ups.run.data.params import Range
 from ups.tensors import Window, numeric_params
@@ -43,6 +44,7 @@ class Outline:
     one_sided: bool = False  # whether cells were left out between walls: no such grid is its own mirror image
     stored_so: bool = False  # whether files have no other cells
     stored_grids: frozenset[tuple[int, ...]] = frozenset()  # all cells of files, of which those of training are picked
+    question: str = ""  # what a user must say of it before anything is trained
 
     def with_more(self, other: Outline) -> Outline:
         """This data set and another of the same task."""
@@ -52,7 +54,8 @@ class Outline:
         frames, one = min(self.frames, other.frames), self.one_sided or other.one_sided
         both = dataclasses.replace(self, grid=grid, frames=frames, counts=counts, disk=disk, made=made)
         grids, so = self.stored_grids | other.stored_grids, self.stored_so or other.stored_so
-        return dataclasses.replace(both, one_sided=one, stored_so=so, stored_grids=grids)
+        open_question = self.question or other.question
+        return dataclasses.replace(both, one_sided=one, stored_so=so, stored_grids=grids, question=open_question)
 
     def has_finer(self, factor: int) -> bool:
         """Whether some of its files have so many times the cells along each axis."""
@@ -129,6 +132,7 @@ def _of_files(data: DataSet) -> Outline:
     parts = {part: data.parts(part) for part in PARTS}
     every = [p for part in parts.values() for p in part]
     stored_so = any(p.domain.one_sided(data.task.bounds) for p in every)
+    held_out = {name for entry in data.entries for name in entry.config.split.hold_out}
     return Outline(
         task=data.task,
         grid=data.grid,
@@ -140,6 +144,7 @@ def _of_files(data: DataSet) -> Outline:
         one_sided=stored_so or any(p.reduction.space > 1 and not all(p.domain.periodic) for p in every),
         stored_so=stored_so,
         stored_grids=frozenset(p.source.domain.shape for p in every),
+        question=next(iter(question([entry.source for entry in data.entries], held_out)), ""),
     )
 
 
