@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import struct
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -17,7 +19,7 @@ import torch
 from ups.data import open_source
 from ups.definition import Definition
 from ups.physics import TASKS
-from ups.types import DataError
+from ups.types import DataError, UpsError
 
 FLOW = Definition(name="flow", dims=("sample", "time", "x"), fields={"u": ("u",)})
 
@@ -89,6 +91,99 @@ HEADERS = {
 def test_a_numpy_header_is_not_believed(tmp_path: Path, header: str, packed: bool) -> None:
     refused(npz(tmp_path / "a.npz", HEADERS[header], packed), "GB of numbers in a file of|is truncated|cannot be read")
     assert not Path("evil").exists()
+
+
+def npy(path: Path, header: str, version: tuple[int, int] = (1, 0)) -> Path:
+    """An .npy file with a header of its own and some zeros."""
+    length = struct.pack("<H" if version == (1, 0) else "<I", len(header))
+    path.write_bytes(b"\x93NUMPY" + bytes(version) + length + header.encode("latin1") + bytes(4096))
+    return path
+
+
+ODD = {
+    "that does not end": "{'descr': '<f4', 'fortran_order': False, 'shape': (2,3,8",
+    "that is a text without an end": "'''",
+    "that goes on in the next line": "\\\n" * 4000,
+    "that is indented": "if 1:\n  2\n 3",
+    "of brackets": "(" * 9000,
+    "of brackets in a shape": f"{{'descr': '<f4', 'fortran_order': False, 'shape': {'(' * 150}2{')' * 150}}}",
+    "of signs": "-" * 9000 + "1",
+    "of sums": "1+" * 4000 + "1",
+    "of thousands of digits": f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({'9' * 5000},)}}",
+}
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0), (4, 0)])
+@pytest.mark.parametrize("what", ODD)
+def test_a_numpy_header_that_is_deep_or_cut_is_one_sentence(
+    tmp_path: Path, what: str, version: tuple[int, int]
+) -> None:
+    refused(npy(tmp_path / "a.npy", ODD[what], version), "its header cannot be read, the file is damaged")
+
+
+def test_numpy_and_torch_files_cut_anywhere_or_with_bytes_changed_are_read_or_one_sentence(tmp_path: Path) -> None:
+    u, draw = np.random.default_rng(0).random((2, 3, 8)), random.Random(0)
+    np.save(tmp_path / "u.npy", u)
+    np.savez_compressed(tmp_path / "u.npz", u=u)
+    for name, new in (("new", True), ("old", False)):
+        torch.save({"u": torch.tensor(u)}, tmp_path / f"{name}.pt", _use_new_zipfile_serialization=new)
+    for whole in ("u.npy", "u.npz", "new.pt", "old.pt"):
+        raw = (tmp_path / whole).read_bytes()
+        path, texts = tmp_path / f"changed{Path(whole).suffix}", set()
+        cuts = [raw[: draw.randrange(len(raw))] for _ in range(60)]
+        for content in (*cuts, *(changed(raw, draw) for _ in range(150))):
+            path.write_bytes(content)
+            try:
+                open_source(path, TASKS, FLOW).read(0)
+            except UpsError as error:
+                texts.add(str(error))
+        assert texts
+        assert not [text for text in texts if "\n" in text]
+
+
+def changed(raw: bytes, draw: random.Random) -> bytes:
+    """A file with a few bytes that are others, or gone."""
+    content = bytearray(raw)
+    for _ in range(draw.choice((1, 2, 20))):
+        place = draw.randrange(len(content))
+        if draw.random() < 0.7:
+            content[place] = draw.randrange(256)
+        else:
+            del content[place : min(place + draw.choice((1, 4, 50)), len(content) - 1)]
+    return bytes(content)
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("sparse", "u is sparse; save a dense tensor"),
+        ("rows", "u is sparse; save a dense tensor"),
+        ("meta", "u is without numbers"),
+        ("quantised", "u is quantised; save a dense tensor"),
+        ("nested", "u is nested; save a dense tensor"),
+        ("eighths", "u is of type float8_e4m3fn, which is not read; save it as float32"),
+        ("number", "n is a whole number too large"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # torch calls half of these experimental
+def test_a_tensor_that_does_not_hold_its_numbers_is_one_sentence(
+    tmp_path: Path, kind: str, words: str, new_format: bool
+) -> None:
+    u = torch.rand(2, 3, 8)
+    values: dict[str, Callable[[], object]] = {
+        "sparse": u.to_sparse,
+        "rows": u[0].to_sparse_csr,
+        "meta": lambda: torch.empty(2**20, 2**20, 8, device="meta"),
+        "quantised": lambda: torch.quantize_per_tensor(u, 0.1, 0, torch.quint8),
+        "nested": lambda: torch.nested.nested_tensor([u[0], u[1, :2]]),
+        "eighths": lambda: u.to(torch.float8_e4m3fn),
+        "number": lambda: u,
+    }
+    held = {"u": values[kind](), **({"n": 10**400} if kind == "number" else {})}
+    torch.save(held, tmp_path / "a.pt", _use_new_zipfile_serialization=new_format)
+    unknown = "" if new_format else "|cannot be read"  # to the old format, of which torch reads some no more
+    refused(tmp_path / "a.pt", f"{words}{unknown}")
 
 
 def test_a_matlab_file_of_too_many_numbers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

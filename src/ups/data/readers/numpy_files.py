@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +23,8 @@ from ups.files import starts_with
 from ups.types import Array, DataError, TaskSpec
 
 NPY, ZIP = b"\x93NUMPY", b"PK\x03\x04"
+# What reading a header, or what is packed, raises beside the usual; numpy takes headers of Python 2 to pieces.
+BROKEN = (*DAMAGE, zipfile.BadZipFile, struct.error, zlib.error, tokenize.TokenError, SyntaxError)
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,12 @@ class NumpyStore(Store):
     def read(self, key: str, where: Where) -> Array:
         member = self._members[key]
         if member.start is None:
-            whole = Kept.get(self.path, key, lambda: self._unpacked(member))
+            try:
+                whole = Kept.get(self.path, key, lambda: self._unpacked(member))
+            except BROKEN as error:
+                raise DataError(
+                    f"{self.path}: {key} cannot be unpacked, the file is damaged; fetch it again."
+                ) from error
             return np.array(whole[where])
         if 0 in member.shape:
             return np.zeros(member.shape, member.dtype)[where]
@@ -71,7 +80,7 @@ def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition
     """A source over one file; a lone array is called `values`."""
     try:
         members = _npy(path) if starts_with(path, NPY) else _npz(path)
-    except (*DAMAGE, zipfile.BadZipFile, struct.error) as error:
+    except BROKEN as error:
         raise DataError(f"{path}: its header cannot be read, the file is damaged; fetch or write it again.") from error
     ignored = {name.strip("/") for name in definition.ignore}
     for member in members.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.files import starts_with
 from ups.later import torch
+from ups.parsing import number_of
 from ups.types import Array, DataError, TaskSpec
 
 SUFFIXES = (".pt", ".pth")
@@ -52,7 +54,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
             f"{path}: holds Python objects that are not tensors, which are not opened; save a tensor or a dict of "
             "tensors with torch.save."
         ) from error
-    except DAMAGE as error:
+    except (*DAMAGE, struct.error, AssertionError) as error:
         raise DataError(f"{path}: cannot be read, the file is damaged; fetch or write it again.") from error
     stack, opened = [("", content)], set()
     while stack:
@@ -60,12 +62,15 @@ def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
         if id(value) in opened:
             raise DataError(f"{path}: '{name}' holds itself; save a tensor or a dict of tensors with torch.save.")
         if isinstance(value, torch.Tensor):
-            yield name or VALUES, _array(value)
+            yield name or VALUES, _array(value, f"{path}: {name or 'the tensor'}")
         elif isinstance(value, dict):
             opened.add(id(value))
             stack += [(f"{name}/{key}" if name else str(key), below) for key, below in value.items()]
         elif isinstance(value, (int, float)):
-            yield name, np.asarray(value, np.float64)
+            number = number_of(value)
+            if number is None:
+                raise DataError(f"{path}: {name} is a whole number too large for any float; save a smaller one.")
+            yield name, np.asarray(number, np.float64)
         elif isinstance(value, list) and value and all(isinstance(v, (int, float, str)) for v in value):
             yield name, np.asarray(value)
 
@@ -76,9 +81,23 @@ def _load(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _array(tensor: Any) -> Array:
-    tensor = tensor.detach()
-    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor.resolve_conj()).numpy()
+def _array(tensor: Any, where: str) -> Array:
+    """The numbers of a tensor; a DataError, which begins with `where`, for one that does not hold each of them."""
+    kinds = {
+        "nested": tensor.is_nested,
+        "sparse": tensor.layout != torch.strided,
+        "quantised": tensor.is_quantized,
+        "without numbers (on the device meta)": tensor.is_meta,
+    }
+    odd = next((kind for kind, is_one in kinds.items() if is_one), None)
+    if odd is not None:
+        raise DataError(f"{where} is {odd}; save a dense tensor of plain numbers with torch.save.")
+    try:
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        array: Array = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+    except (TypeError, RuntimeError) as error:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise DataError(f"{where} is of type {kind}, which is not read; save it as float32.") from error
     return array
 
 
