@@ -25,6 +25,12 @@ LINKS = 40  # symlinks one after the other, as Linux allows
 LONG_NAME = 240  # bytes of a name, of 255
 
 
+def no_room() -> OSError:
+    """What a disk would say that is found too small before it is written to: the cause of that error, by which a
+    command ends with the exit code of a full disk."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @contextmanager
 def draft(path: Path) -> Iterator[Path]:
     """An empty file beside `path` to write to; it becomes `path`, durably, if the block ends well, and vanishes if not.

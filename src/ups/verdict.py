@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import time
 import traceback as traces
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,9 +47,13 @@ AS_ASKED = FINISHED | {Ending.PAUSED}
 # A restart from the last verified checkpoint may mend these; it cannot mend a mistake.
 RESTARTED = frozenset({Ending.HANG, Ending.RANK_DIED, Ending.OOM})
 
-_FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "os error 28", "errno = 28")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # EFBIG: beyond a limit of this user, or of the disk
+_FULL_TEXTS = (
+    *map(os.strerror, _FULL),
+    *(f"{words} {number}" for number in _FULL for words in ("os error", "errno =")),
+)
 FAILING = frozenset({errno.EROFS, errno.EIO, errno.ESTALE})  # of a disk that somebody has to mount again, or mend
-_STORAGE = FAILING | {errno.ENOSPC, errno.EDQUOT}
+_STORAGE = FAILING | _FULL
 # The machine had no process or descriptor to give: others may give theirs back.
 _LENT = {errno.EAGAIN, errno.EMFILE, errno.ENFILE}
 _BY_NAME = {
@@ -107,7 +112,8 @@ def classify(error: BaseException) -> Kind:
         while isinstance(origin, UpsError):
             origin = origin.__cause__ or origin.__context__
         stored = isinstance(origin, OSError) and origin.errno in _STORAGE
-        return Kind(Ending.STORAGE if stored else Ending.USER)
+        full = origin is not None and any(words in str(origin) for words in _FULL_TEXTS)
+        return Kind(Ending.STORAGE if stored or full else Ending.USER)
     if isinstance(error, RuntimeError | ConnectionError):
         text = str(error)
         if isinstance(error, ConnectionError) or any(words in text for words in _ECHO_TEXTS):

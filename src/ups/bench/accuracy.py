@@ -19,6 +19,7 @@ from ups.bench.rows import Budget, Row, check_budget
 from ups.config import Config, fingerprint
 from ups.eval.baselines import require as require_baselines
 from ups.eval.results import Record, read_results
+from ups.files import no_room
 from ups.later import torch
 from ups.physics import EQUATIONS
 from ups.provenance import code
@@ -299,4 +300,4 @@ def require_room(config: RunConfig) -> None:
         raise DataError(
             f"{config.out}: {config.name} needs {needed / 1e9:.1f} GB of the disk for its data, and only "
             f"{free / 1e9:.1f} GB are free; free some space, or name another --out."
-        )
+        ) from no_room()

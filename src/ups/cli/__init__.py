@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -40,6 +42,12 @@ LACKING = {
     Ending.OOM: "memory ran out here. Give the command more of it (ulimit -v, its container, its machine).",
     Ending.STORAGE: "the disk did not take or give what was asked. See `df -h` and `df -i`, and run the command again.",
 }
+
+# What HDF5 says of a disk: its cause stands among the places of memory and of the file that it was at.
+_HDF5, _CAUSE = (
+    re.compile(r"file (?:write|read) failed: time = .*?error message = '([^']*)', buf = .*?offset = \d+"),
+    r"\1",
+)
 
 app = App(
     name="ups",
@@ -231,7 +239,8 @@ for number, (title, names) in enumerate(ORDER.items()):
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run the command; a user's mistake is one sentence and exit code 2. Printing decides no exit code."""
+    """Run the command; a user's mistake is one sentence and exit code 2, one about a full disk 18. Printing decides
+    no exit code."""
     protect()
     try:
         sys.exit(_code(words))
@@ -250,6 +259,15 @@ def _mistake(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
     return f"{' '.join(str(error).split())} See `ups --help`."
 
 
+def _lacking(ending: Ending, words: list[str] | None) -> int:
+    """The exit code of a command that lacked something. HDF5 writes to a full disk once more when its files are let go
+    of, and crashes: a process that ends does so before."""
+    if words is None and ending == Ending.STORAGE and "h5py" in sys.modules:
+        finish()
+        os._exit(int(ending))
+    return int(ending)
+
+
 def _code(words: list[str] | None) -> int:
     """The exit code of the command."""
     try:
@@ -258,8 +276,8 @@ def _code(words: list[str] | None) -> int:
         print(f"ups: {printable(_mistake(error, sys.argv[1:] if words is None else words))}", file=sys.stderr)
         return 2
     except UpsError as error:
-        print(f"ups: {printable(str(error).replace(chr(10), ' '))}", file=sys.stderr)
-        return 2
+        print(f"ups: {printable(_HDF5.sub(_CAUSE, str(error)).replace(chr(10), ' '))}", file=sys.stderr)
+        return _lacking(ending, words) if (ending := classify(error).ending) in LACKING else int(Ending.USER)
     except KeyboardInterrupt:
         print("ups: stopped; run the same command again to go on (`ups run` with --resume).", file=sys.stderr)
         return 130
@@ -267,8 +285,9 @@ def _code(words: list[str] | None) -> int:
         if (ending := classify(error).ending) not in LACKING:
             raise
         print(
-            f"ups: {type(error).__name__}: {printable(' '.join(str(error).split()))}; {LACKING[ending]}",
+            f"ups: {type(error).__name__}: {printable(_HDF5.sub(_CAUSE, ' '.join(str(error).split())))}; "
+            f"{LACKING[ending]}",
             file=sys.stderr,
         )
-        return int(ending)
+        return _lacking(ending, words)
     return code if isinstance(code, int) else 0

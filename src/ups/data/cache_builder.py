@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import shutil
 import time
 import uuid
@@ -21,7 +20,7 @@ from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, fr
 from ups.data.cache_locks import locked, unread
 from ups.data.cache_shards import FORMATS, named, write
 from ups.data.trajectories import Trajectories
-from ups.files import sha256, sum_of, sync, write_atomic
+from ups.files import no_room, sha256, sum_of, sync, write_atomic
 from ups.later import Tensor, torch
 from ups.parsing import read_record
 from ups.types import DataError, counted
@@ -106,7 +105,7 @@ class Builder:
             raise DataError(
                 f"{self.folder.parent}: has {free / 1e9:.3g} GB free, but the cache needs {need / 1e9:.3g} GB more; "
                 "make room, name another cache.folder, or store it as bf16."
-            ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            ) from no_room()
 
     def _go_on(self) -> None:
         """Make every shard that is not made and that nobody else is making; publish if all are there, else wait."""

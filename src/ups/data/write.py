@@ -16,7 +16,7 @@ import numpy as np
 
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.source import UNFINISHED
-from ups.files import publish, target_of
+from ups.files import no_room, publish, target_of
 from ups.later import h5py
 from ups.types import Array, ConfigError, DataError
 
@@ -110,7 +110,7 @@ class Writer:
             raise DataError(
                 f"{self.part.parent}: has {free / 1e9:.3g} GB free, but {self.path.name} needs {need / 1e9:.3g} GB; "
                 f"make room, choose another --out, or ask for fewer --samples."
-            ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            ) from no_room()
         self._log.seek(0)
         self._log.truncate()
         with h5py.File(self.part, "w", libver=("earliest", "v110")) as file:

@@ -19,7 +19,7 @@ import numpy as np
 from ups.data.source import BLOCK_BYTES, Source
 from ups.data.well_statistics import Moments, stats_text
 from ups.definition import definition_of
-from ups.files import sync
+from ups.files import no_room, sync
 from ups.later import h5py
 from ups.types import Array, DataError, Domain, Field, Params, TaskSpec
 from ups.version import __version__
@@ -115,7 +115,7 @@ def check_room(folder: Path, need: int) -> None:
         raise DataError(
             f"{folder}: has {free / 1e9:.3g} GB free, but the data need {need / 1e9:.3g} GB; make room, or choose "
             "another --out."
-        )
+        ) from no_room()
 
 
 def _size(source: Source, row: int) -> int:

@@ -15,7 +15,7 @@ from ups.fetch.landing import Landing
 from ups.fetch.patience import ChangedError, NoRangesError, Patience, TransientError, UnreachableError
 from ups.fetch.pieces import Pieces, blob_of, digests_of
 from ups.fetch.remote_file import Facts, RemoteFile
-from ups.files import publish
+from ups.files import no_room, publish
 from ups.progress import OnProgress, Progress
 from ups.types import DataError
 
@@ -238,7 +238,7 @@ class Download:
             raise DataError(
                 f"{self.folder}: {self.wanted.name} needs {size / 1e9:.3g} GB more, and {free / 1e9:.3g} GB are free; "
                 "free some space, or fetch it to another disk."
-            )
+            ) from no_room()
 
     def _tell(self, done: int, total: int) -> None:
         self._reached = done / 1e6, max(1, round(total / 1e6))

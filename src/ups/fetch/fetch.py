@@ -17,6 +17,7 @@ from ups.fetch.http_file import HttpFile
 from ups.fetch.patience import Patience, TransientError, UnreachableError
 from ups.fetch.remote_file import LocalFile
 from ups.fetch.stores import StoredFile, files_below
+from ups.files import no_room
 from ups.progress import OnProgress
 from ups.types import ConfigError, DataError
 
@@ -129,7 +130,7 @@ class Plan:
             raise DataError(
                 f"{self.folder}: {self.missing / 1e9:.3g} GB are missing, and {free / 1e9:.3g} GB are free there; free "
                 "some space, fetch less, or fetch to another disk."
-            )
+            ) from no_room()
 
     def fetch(self) -> list[Path]:
         """All of them, one after the other, each over several connections; their paths."""
