@@ -137,7 +137,8 @@ def test_validate_finds_what_is_wrong_and_notes_what_differs(tmp_path: Path) -> 
     np.savez(tmp_path / "nan.npz", values=wandering, t=[0, 1, 2, 4, 5], x=[0.0, 1, 2, 5], re=1.0)
     found = [text for _, text in problems([tmp_path / "nan.npz"], task)]
     assert any("NaN that moves in time in 1 sample" in text for text in found)
-    assert any("the times are not uniform" in text for text in found)
+    assert not any("the times are not uniform" in text for text in found)
+    assert any("the times are not uniform" in text for _, text in notes([tmp_path / "nan.npz"], task))
     assert any("the x axis is not uniform (steps from 1 to 3)" in text for text in found)
 
 

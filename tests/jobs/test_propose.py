@@ -21,7 +21,7 @@ from ups.definition import Definition, definition_from, is_file_name
 from ups.engine.memory import Work
 from ups.jobs.estimate.timing import Ceilings
 from ups.jobs.fit import Data, _proposed, _single
-from ups.jobs.inspect import notes
+from ups.jobs.inspect import notes, problems
 from ups.jobs.recipe import proposal as module
 from ups.jobs.recipe.axis_ends import seamless
 from ups.jobs.recipe.data_profile import OF_FEW, Holding, held_as_they_are, holdings
@@ -535,8 +535,31 @@ def test_init_says_what_readers_noticed_and_what_is_doubtful(
     with pytest.raises(SystemExit, match="0"):
         main(["init", str(tmp_path / "d"), "--task", str(tmp_path / "d.yaml"), "--out", str(tmp_path / "run.yaml")])
     shown = capsys.readouterr().out
-    assert "Note: d: PROBLEM: the times are not uniform" in shown
+    assert "the times are not uniform, and each step is learnt with its own length" in shown
+    assert "PROBLEM: the times" not in shown
     assert shown.count("array inflow (10 and other sizes) is not used; the task does not name it") == 1
     assert "about 1e+12, which float32, in which all is read, can hardly tell apart" in shown
     for line in (line for line in shown.splitlines() if line.startswith("Note: ")):
         assert f"# {line}\n" in (tmp_path / "run.yaml").read_text()
+
+
+def test_init_says_what_validate_calls_a_problem_and_refuses_what_a_run_would(tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text("name: d\ndims: [sample, time, x]\nfields: {u: [u]}\n")
+    x, t = np.arange(16) / 16, np.cumsum([1, 1, 2, 1, 3, 1])
+    u = np.sin(2 * np.pi * (x - 0.05 * t[:, None] + np.arange(12)[:, None, None] / 12))
+    u[3], u[5, 2, 4] = u[2], np.nan
+    np.savez(tmp_path / "d.npz", u=u, x=x, t=t)
+    definition = definition_from(str(tmp_path / "d.yaml"))
+    faults = [words for _, words in problems([tmp_path / "d.npz"], definition)]
+    assert len(faults) == 2
+    _, remarks = propose([tmp_path / "d.npz"], str(tmp_path / "d.yaml"), tmp_path / "c.yaml", 5.0, "cpu", False, str)
+    for words in faults:
+        assert f"# Note: {tmp_path / 'd.npz'}: PROBLEM: {words}." in (tmp_path / "c.yaml").read_text().splitlines()
+    assert not any("PROBLEM: the times" in line for line in remarks)
+    np.savez(tmp_path / "wide.npz", u=u, x=x**2, t=t)
+    with pytest.raises(DataError, match="the cells along x are not equally wide"):
+        propose([tmp_path / "wide.npz"], str(tmp_path / "d.yaml"), tmp_path / "e.yaml", 5.0, "cpu", False, str)
+    np.savez(tmp_path / "flat.npz", u=u[..., :1], x=x[:1], t=t)
+    with pytest.raises(DataError, match="cannot be learnt by ups"):
+        propose([tmp_path / "flat.npz"], str(tmp_path / "d.yaml"), tmp_path / "e.yaml", 5.0, "cpu", False, str)
+    assert not (tmp_path / "e.yaml").exists()

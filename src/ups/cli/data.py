@@ -132,7 +132,7 @@ def validate(*files: Path, task: str | None = None, params: str | None = None) -
     """Look for what is wrong with files, one line each; the exit code is 1 if anything is.
 
     Finds NaN, constant and duplicated trajectories, a wrong time axis, truncation, a parameter that the data
-    contradict, broken conservation and wrong signs; uneven axes and times, and NaN that moves; trajectories that are
+    contradict, broken conservation and wrong signs; uneven axes, and NaN that moves; trajectories that are
     pieces of one simulation; given several files, also those that stand in more than one. What differs from sample to
     sample is a note. Reads piece by piece.
 

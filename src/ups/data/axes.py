@@ -25,6 +25,7 @@ UNITS |= {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps":
 # What notes say that are worth a look before anything is trained.
 FALLS, NO_TIMES = "falls as it is stored, and is read from low to high", "no times are stored"
 CONTRADICTED = "but the stored times are otherwise apart, and they hold"
+UNEVEN_TIMES = "the times are not uniform"
 UNEVEN = re.compile(r"the (\S+) axis is not uniform \(")
 
 
@@ -177,5 +178,5 @@ def times_of(frames: int, stored: Array | None, dt: float | Array | None, remark
     uneven = [i for i, row in enumerate(rows) if frames > 2 and not is_uniform(row)]
     if uneven:
         which = f" in {len(uneven)} of {len(rows)} samples" if len(rows) > 1 else ""
-        remarks.problems.append(f"the times are not uniform{which}")
+        remarks.notes.append(f"{UNEVEN_TIMES}{which}, and each step is learnt with its own length")
     return times

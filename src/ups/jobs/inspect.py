@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Source, blocks, open_source
-from ups.data.axes import CONTRADICTED, FALLS, NO_TIMES
+from ups.data.axes import CONTRADICTED, FALLS, NO_TIMES, UNEVEN_TIMES
 from ups.data.digits import Digits
 from ups.data.duplicates import copies, ends_of, scattered
 from ups.data.neighbours import check_neighbours
@@ -50,7 +50,7 @@ WRONG = (
 UNMEASURABLE = (WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL)
 
 # Notes of a reader that `ups data validate` repeats: what it took for granted, and may be otherwise.
-UNSURE = (AS_MANY, CONTRADICTED, FALLS, NO_TIMES, "is not used")
+UNSURE = (AS_MANY, CONTRADICTED, FALLS, NO_TIMES, UNEVEN_TIMES, "is not used")
 
 Task = str | Definition | None
 
@@ -63,11 +63,16 @@ def describe(path: Path, task: Task = None) -> str:
         lines = [*_headline(source), *_values(source), *coefficients(source), *(f"  {law}" for law in holds)]
         lines += [
             f"  note: {note}"
-            for note in (*source.all_notes, *fill_values(source), *differences(source), *seams(source))
+            for note in (
+                *source.all_notes,
+                *uneven_times(source),
+                *fill_values(source),
+                *differences(source),
+                *seams(source),
+            )
         ]
         faults = (
             *source.problems,
-            *uneven_times(source),
             *single_cells(source),
             *lost_digits(source),
             *broken,
@@ -86,7 +91,8 @@ def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
         try:
             with open_source(path, TASKS, task) as source:
                 unsure = [note for note in source.notes if any(words in note for words in UNSURE)]
-                seen = (*unsure, *fill_values(source), *differences(source), *seams(source), *question([source]))
+                varies = (*uneven_times(source), *differences(source))
+                seen = (*unsure, *varies, *fill_values(source), *seams(source), *question([source]))
                 remarks += [(path, note) for note in seen]
         except DataError:
             continue  # `problems` says why
@@ -134,7 +140,7 @@ def _file_problems(source: Source) -> list[str]:
         for key, value in source.params_of(index).items():
             if isinstance(value, float) and not math.isfinite(value):
                 unknown.setdefault(key, []).append(name)
-    faults = [*source.problems, *uneven_times(source), *single_cells(source), *scan.problems()]
+    faults = [*source.problems, *single_cells(source), *scan.problems()]
     faults += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
     faults += [f"the parameter {key} is not a finite number in {_listed(names)}" for key, names in unknown.items()]
     if not any(scan.faulty[what] for what in UNMEASURABLE) and not given and not unknown:

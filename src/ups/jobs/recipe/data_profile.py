@@ -20,12 +20,12 @@ from ups.jobs.recipe.history import Triple, hides, triples
 from ups.jobs.recipe.pace import ANY_PACE, pace
 from ups.jobs.recipe.samples import sampled
 from ups.jobs.recipe.uniform_states import driven
-from ups.jobs.recipe.variety import uneven_times
+from ups.jobs.recipe.variety import single_cells, uneven_times
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
-from ups.run.data.datasets import REMARKS, noticed
+from ups.run.data.datasets import REMARKS, check_axes, noticed
 from ups.run.data.doubts import doubts_of, question
 from ups.tensors import NOT_TOLD, told_apart
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
@@ -194,6 +194,9 @@ def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
 def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
     """What a source holds, but for frames of its samples; of one that is named, with what there is to say of it."""
     check_neighbours(source)
+    check_axes(source)
+    for words in single_cells(source):
+        raise DataError(f"{source.path}: {words}.")
     here = Holding(
         task=source.task,
         files=files,
@@ -205,8 +208,7 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
     )
     if not files:
         return here
-    uneven = [f"PROBLEM: {words}" for words in uneven_times(source)]
-    here = replace(here, notes=(*uneven, *noticed(source)[:REMARKS], *doubts_of(source)))
+    here = replace(here, notes=(*uneven_times(source), *noticed(source)[:REMARKS], *doubts_of(source)))
     most = 1 if source.task.steady else every_of(max(here.lengths), FRAMES)
     return replace(here, pace=pace(source, most, here.thin("cpu")))
 

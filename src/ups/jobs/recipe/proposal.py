@@ -10,11 +10,13 @@ from typing import Any
 import yaml
 
 from ups.config import as_flag, load
+from ups.definition import definition_from
 from ups.engine.ranks.dist import device_of
 from ups.files import write_named
 from ups.jobs.estimate.costs import Costs, costs
 from ups.jobs.estimate.estimate import free_memory
 from ups.jobs.estimate.timing import ceilings
+from ups.jobs.inspect import problems
 from ups.jobs.recipe.data_profile import Holding, holdings, recipe
 from ups.parsing import flat
 from ups.run.config import run_config
@@ -23,6 +25,7 @@ from ups.types import ConfigError, counted, data_size, duration, short_number
 STEPS = 400  # of the operator that the budget must have room for
 SLOWER = 2.0  # times what the ceilings of a device promise that a step takes
 SHARE = 0.5  # of the free memory that may be taken
+READ = 2**30  # bytes of files up to which all values are looked at
 CANDIDATES = {
     "cpu": [("small", 16), ("tiny", 32), ("tiny", 16), ("tiny", 8)],
     "cuda": [("base", 64), ("small", 64), ("small", 32), ("tiny", 32), ("tiny", 8)],
@@ -44,6 +47,7 @@ def propose(
     if not minutes > 0:
         raise ConfigError(f"--minutes is {minutes:g}, but training takes some time; give a number above 0.")
     sets = holdings(files, task)
+    faults = _faults(files, task, sets)
     here = device_of(device)
     activity("choosing a model size and a batch for this machine")
     roof, free = ceilings(here, bf16=False), free_memory(here)
@@ -54,7 +58,7 @@ def propose(
         step = SLOWER * roof.seconds(bill.stages[-1].work, bill.stages[-1].captured)
         if bill.needed <= SHARE * free and STEPS * step <= 60 * minutes:
             break
-    head = _header(sets, bill, step, minutes, free, here.type, out)
+    head = _header(sets, bill, step, minutes, free, here.type, out, faults)
     if bill.needed > free:
         needed, left = data_size(bill.needed), data_size(free)
         head.append(f"# It does NOT fit: {needed} are needed, and {left} free; use a larger `reduce`.")
@@ -62,6 +66,20 @@ def propose(
     load(run_config(), out)
     remarks = [words.removeprefix("# ") for words in head[2:]]
     return out, remarks
+
+
+def _faults(files: Sequence[Path], task: str, sets: Sequence[Holding]) -> list[str]:
+    """What `ups data validate` finds wrong with files and nothing else says; of large ones, that it was not asked."""
+    size = sum(part.stat().st_size for path in files for part in _all_files(path))
+    if size > READ:
+        return [f"the files hold {data_size(size)}: `ups data validate` reads all of it and says what is wrong"]
+    noted = [note for holding in sets for note in holding.notes]
+    wrong = problems(files, definition_from(task) if task else None)
+    return [f"{path}: PROBLEM: {words}" for path, words in wrong if not any(words in note for note in noted)]
+
+
+def _all_files(path: Path) -> list[Path]:
+    return [part for part in path.rglob("*") if part.is_file()] if path.is_dir() else [path]
 
 
 def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
@@ -83,7 +101,14 @@ def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _header(
-    sets: Sequence[Holding], bill: Costs, step: float, minutes: float, free: int, kind: str, out: Path
+    sets: Sequence[Holding],
+    bill: Costs,
+    step: float,
+    minutes: float,
+    free: int,
+    kind: str,
+    out: Path,
+    faults: Sequence[str],
 ) -> list[str]:
     cores = counted(len(os.sched_getaffinity(0)), "core") if kind == "cpu" else "one GPU"
     parameters = short_number(bill.parameters["total"])
@@ -96,6 +121,7 @@ def _header(
             for holding in sets
             for note in (*holding.left_out(kind), *holding.remarks)
         ),
+        *(f"# Note: {words}." for words in faults),
         f"# Hardware: {cores}, {data_size(free)} of memory free when this was written.",
         f"# Memory: about {data_size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from ups.data import Source
+from ups.data.axes import UNEVEN_TIMES
 from ups.data.clock import is_even
 from ups.definition import Definition, definition_of
 from ups.types import Array, counted, few
@@ -75,11 +76,11 @@ def _range(values: list[float | str]) -> str:
 
 
 def uneven_times(source: Source) -> list[str]:
-    """A problem where frames lie at uneven times within samples, unless the reader has said so."""
-    if any("t axis is not uniform" in text or "times are not uniform" in text for text in source.problems):
+    """A note where frames lie at uneven times within samples, unless the reader has said so."""
+    if any("t axis is not uniform" in text or UNEVEN_TIMES in text for text in (*source.problems, *source.notes)):
         return []
     uneven = [source.ids[i] for i in range(len(source)) if not is_even(np.asarray(source.times_of(i), np.float64))]
-    return [f"the times are not uniform in {len(uneven)} of {counted(len(source), 'sample')}"] if uneven else []
+    return [f"{UNEVEN_TIMES} in {len(uneven)} of {counted(len(source), 'sample')}"] if uneven else []
 
 
 def single_cells(source: Source) -> list[str]:
