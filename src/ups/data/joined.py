@@ -12,6 +12,7 @@ import numpy as np
 
 from ups.data.axis_order import in_order, turned
 from ups.data.source import AS_PARAMETER, UNUSED, Facts, Source, View
+from ups.data.splits import parts_of
 from ups.data.units import units_of_all
 from ups.types import Array, DataError, Domain, Param, Params, TaskSpec, Trajectory, counted, few
 
@@ -106,7 +107,7 @@ class Joined(Source):
         task, first = same_task(parts), parts[0]
         parts = [renamed(part, task) for part in parts]
         if not ids:
-            names = names or _stems(path, [part.path for part in parts])
+            names = names or stems(path, [part.path for part in parts])
             ids = [f"{label}/{name}" for label, part in zip(names, parts, strict=True) for name in part.ids]
         common = {k: v for k, v in first.params.items() if all(part.params.get(k) == v for part in parts)}
         labels = [_label(path, part.path) for part in parts]
@@ -233,11 +234,11 @@ def _label(folder: Path, path: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else path.name
 
 
-def _stems(folder: Path, paths: Sequence[Path]) -> list[str]:
-    """The names of files without their suffix; below their folder where two are called the same."""
-    stems = [path.stem for path in paths]
-    if len(set(stems)) == len(stems):
-        return stems
+def stems(folder: Path, paths: Sequence[Path]) -> list[str]:
+    """The names of files without their suffix; below their folder where two are called the same, or where its folders
+    say what is for training and what for testing."""
+    short = [path.stem for path in paths]
     base = folder.absolute()
     longer = [path.absolute().with_suffix("") for path in paths]
-    return [str(p.relative_to(base)) if p.is_relative_to(base) else str(p) for p in longer]
+    names = [p.relative_to(base).as_posix() if p.is_relative_to(base) else str(p) for p in longer]
+    return short if len(set(short)) == len(short) and parts_of(names) is None else names

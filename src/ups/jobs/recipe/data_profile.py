@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data import Source, open_source, renamed, same_task
+from ups.data.joined import stems
 from ups.data.neighbours import check_neighbours
 from ups.data.splits import FEW_TRAJECTORIES, parts_of
 from ups.definition import definition_from, is_file_name
@@ -25,7 +26,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
-from ups.run.data.datasets import REMARKS, check_axes, noticed
+from ups.run.data.datasets import REMARKS, check_axes, common, noticed
 from ups.run.data.doubts import doubts_of, question
 from ups.tensors import NOT_TOLD, told_apart
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
@@ -226,6 +227,12 @@ def _divided(source: Source) -> bool:
     return "test" in (parts_of(source.ids) or {}).values()
 
 
+def _in_folders(files: Sequence[str]) -> bool:
+    """Whether files lie in folders that say it."""
+    paths = [Path(file) for file in files]
+    return bool(paths) and "test" in (parts_of(stems(common(paths), paths)) or {}).values()
+
+
 def _blown(source: Source) -> tuple[str, ...]:
     """Which of a few samples have a channel without any finite value in their last frame."""
     lengths = source.lengths()
@@ -243,11 +250,9 @@ def _joined(per_file: Iterable[Holding]) -> list[Holding]:
             wraps = tuple(axis for axis in earlier.seamless if axis in here.seamless)
             files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
             here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
-            here = replace(here, blown=earlier.blown + here.blown, divided=False)  # of several, folders say nothing
-            notes, (slow, fast) = (
-                tuple(dict.fromkeys(earlier.notes + here.notes)),
-                zip(earlier.pace, here.pace, strict=True),
-            )
+            here = replace(here, blown=earlier.blown + here.blown, divided=_in_folders(files))
+            notes = tuple(dict.fromkeys(earlier.notes + here.notes))
+            slow, fast = zip(earlier.pace, here.pace, strict=True)
             here = replace(here, pace=(min(slow), min(fast)), notes=notes)
         tasks[name] = here
     return list(tasks.values())

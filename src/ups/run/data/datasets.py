@@ -145,10 +145,10 @@ def open_files(files: str | Sequence[str], definition: Definition) -> Source:
         paths += [Path(match) for match in matches]
     if len(paths) == 1:
         return open_source(paths[0], TASKS, definition)
-    return open_together(_common(paths), paths, TASKS, definition)
+    return open_together(common(paths), paths, TASKS, definition)
 
 
-def _common(paths: Sequence[Path]) -> Path:
+def common(paths: Sequence[Path]) -> Path:
     """The folder that all files are in."""
     return Path(os.path.commonpath([path.absolute().parent for path in paths]))
 
@@ -161,7 +161,7 @@ def opened(data: DataConfig, folder: Path, following: OnProgress, known: Path | 
         parts = {part: open_files(data.split.files[part], data.definition) for part in names}
         _check_apart({f"split.files.{part}": source for part, source in parts.items()})
         paths = [path for source in parts.values() for path in source.files()]
-        source: Source = Joined(_common(paths), list(parts.values()), names)
+        source: Source = Joined(common(paths), list(parts.values()), names)
     elif data.file:
         source = open_files(data.file, data.definition)
     else:
