@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWr
 from pydantic_core import ErrorDetails
 
 from ups.former_keys import as_given, as_written
-from ups.parsing import TwiceError, parse_yaml, read_text
+from ups.parsing import TwiceError, not_yaml, parse_yaml, read_text
 from ups.types import ConfigError, OutdatedError, UpsError, nearest
 
 Key = tuple[str, ...]
@@ -209,7 +209,7 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
     try:
         node[key[-1]] = parse_yaml(value) if isinstance(value, str) else value
     except yaml.YAMLError:
-        raise ConfigError(f"{source}: '{value}' is not valid YAML; put quotes around it.") from None
+        raise ConfigError(f"{source}: '{value}' {not_yaml(str(value))}.") from None
     for below in [known for known in origin if known[: len(key)] == key]:  # a group takes the place of the one before
         del origin[below]
     origin[key] = source

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ups.parsing import has_no_text
 from ups.types import DataError
 
 CHUNK = 1 << 22
@@ -70,13 +71,28 @@ def writing(path: Path, remedy: str) -> Iterator[Path]:
 def write_atomic(path: Path, content: str | bytes) -> None:
     """The whole file or the old one."""
     with draft(path) as beside:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        beside.write_bytes(encoded(content) if isinstance(content, str) else content)
 
 
 def write_named(path: Path, content: str, remedy: str) -> None:
     """The same for a file that a user named: see `writing`."""
     with writing(path, remedy) as beside:
-        beside.write_text(content)
+        beside.write_bytes(encoded(content))
+
+
+def encoded(text: str) -> bytes:
+    """A text as UTF-8; DataError where it holds a name of a file that is none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise DataError(no_text(text)) from None
+
+
+def no_text(text: str) -> str:
+    """The sentence on a text that cannot be written as UTF-8, for the bytes of a name in it are none."""
+    name = next((word for word in text.split() if has_no_text(word)), text[:200]).strip("'\",:;()[]")
+    name = name.encode("utf-8", "backslashreplace").decode()
+    return f"'{name}': has bytes that are no text (UTF-8) and cannot be written down; rename that file or folder."
 
 
 def is_pattern(name: str, place: Path = Path()) -> bool:

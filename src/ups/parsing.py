@@ -31,6 +31,18 @@ def threads_wanted(text: str) -> int:
     return int(first) if first.isascii() and first.isdecimal() and len(first) < 6 else 0
 
 
+def has_no_text(text: str) -> bool:
+    """Whether a name has bytes that are no UTF-8, which Python holds as characters that cannot be encoded."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def not_yaml(text: str) -> str:
+    """What is wrong with a value on the command line that is not valid YAML, and what to do."""
+    if has_no_text(text):
+        return "has bytes that are no text (UTF-8), which no config may hold; rename that file or folder"
+    return "is not valid YAML; put quotes around it"
+
+
 class TwiceError(yaml.constructor.ConstructorError):
     """A key that stands twice, so that one of its values would silently be lost."""
 

@@ -176,7 +176,7 @@ class Failure:
         )
 
     def write(self, path: Path) -> None:
-        write_atomic(path, json.dumps(asdict(self), indent=2, ensure_ascii=False))
+        _write(path, asdict(self))
 
     def verdict(self) -> Verdict:
         """The verdict on this failure. A user's mistake is told in its own words: it would be one on any rank."""
@@ -195,6 +195,12 @@ class Failure:
             microbatch=self.microbatch,
             memory=self.memory,
         )
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    """A record of an end, which is written whatever bytes the names in it have."""
+    text = json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n"
+    write_atomic(path, text.encode("utf-8", "backslashreplace"))
 
 
 def read_failures(paths: Iterable[Path]) -> list[Failure]:
@@ -261,7 +267,7 @@ class Verdict:
         return {**values, **{key: value for key, value in self.facts.items() if key not in values}}
 
     def write(self, path: Path) -> None:
-        write_atomic(path, json.dumps(self.to_dict(), indent=2, ensure_ascii=False, default=str) + "\n")
+        _write(path, self.to_dict())
 
     @classmethod
     def read(cls, path: Path) -> Verdict | None:

@@ -30,6 +30,7 @@ from ups.cli.runs import compare, leaderboard, logs, runs, watch
 from ups.cli.runs import show as show_run
 from ups.cli.sweep import sweep
 from ups.cli.track import track
+from ups.files import no_text
 from ups.progress import Screen
 from ups.screen import Saying, following, show, training, waiting
 from ups.streams import finish, printable, protect
@@ -278,6 +279,9 @@ def _code(words: list[str] | None) -> int:
     except UpsError as error:
         print(f"ups: {printable(_HDF5.sub(_CAUSE, str(error)).replace(chr(10), ' '))}", file=sys.stderr)
         return _lacking(ending, words) if (ending := classify(error).ending) in LACKING else int(Ending.USER)
+    except UnicodeEncodeError as error:
+        print(f"ups: {printable(no_text(error.object))}", file=sys.stderr)
+        return int(Ending.USER)
     except KeyboardInterrupt:
         print("ups: stopped; run the same command again to go on (`ups run` with --resume).", file=sys.stderr)
         return 130

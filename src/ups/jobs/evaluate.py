@@ -317,7 +317,7 @@ def _place(folder: RunDir, config: RunConfig, question: Question) -> Path:
         return folder.folder
     name = question.split
     if question.file:  # another file of the same name elsewhere has another name here
-        name = f"{question.file.stem}-{hashlib.sha256(str(question.file.resolve()).encode()).hexdigest()[:6]}"
+        name = f"{question.file.stem}-{hashlib.sha256(os.fsencode(question.file.resolve())).hexdigest()[:6]}"
     words = [name, Path(question.task or "").stem]
     words += ["x".join(map(str, question.resolution)), *(f"{k}{v}" for k, v in question.params.items())]
     return folder.folder / "evaluations" / "-".join(w for w in words if w)
