@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ import yaml
 from ups.cli import main
 from ups.data import open_source
 from ups.definition import Definition, definition_from
+from ups.jobs.import_data import import_data
 from ups.jobs.inspect import describe, notes, problems
 from ups.physics import TASKS
-from ups.types import ConfigError
+from ups.run.data.data_config import DataConfig
+from ups.run.data.datasets import open_sets
+from ups.types import ConfigError, DataError
 
 RNG = np.random.default_rng(7)
 TASK = {
@@ -159,3 +163,25 @@ def test_an_import_says_that_float32_loses_what_a_field_holds(
     words = ("data", "import", tmp_path / "a.npz", "--task", tmp_path / "a.yaml", "--out", tmp_path / "o")
     assert run(*words) == 0
     assert "PROBLEM: p varies by " in capsys.readouterr().out
+
+
+def test_one_long_trajectory_is_cut_in_time_and_a_run_takes_what_import_writes(tmp_path: Path) -> None:
+    """Uneven cells too, which a config sends to `ups data import`."""
+    task = Definition("wave", dims=("time", "x"), fields={"u": ("u",)})
+    x, t = np.sort(np.append(RNG.uniform(0, 1, 30), [0.0, 1.0])), 0.1 * np.arange(60)
+    np.savez(tmp_path / "a.npz", u=np.sin(2 * np.pi * (x - 0.05 * t[:, None])), x=x, t=t)
+    path, remarks = import_data([tmp_path / "a.npz"], task, tmp_path / "out", lambda _: None, resample=True)
+    assert "train 1, valid 1, test 1" in remarks
+    assert any("cut in time" in words for words in remarks)
+    with open_source(path, TASKS) as source:
+        times = [source.times_of(i) for i in range(3)]
+        assert [len(each) for each in times] == [48, 6, 6]
+        assert [name.partition("/")[0] for name in source.ids] == ["train", "valid", "test"]
+        np.testing.assert_allclose(np.concatenate(times), t, rtol=1e-6)
+    entry = DataConfig.model_validate({"file": str(path)})
+    with ExitStack() as stack:
+        (waves,) = open_sets({"a": entry}, tmp_path, lambda _: None, stack)
+        assert [len(waves.first.split.part(part)) for part in ("train", "valid", "test")] == [1, 1, 1]
+    np.savez(tmp_path / "b.npz", u=np.sin(x + t[:8, None]), x=np.arange(32.0), t=t[:8])
+    with pytest.raises(DataError, match="1 trajectory of 8 frames can be divided neither"):
+        import_data([tmp_path / "b.npz"], task, tmp_path / "other", lambda _: None)

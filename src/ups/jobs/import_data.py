@@ -12,12 +12,13 @@ from ups.data.axes import uneven_axes
 from ups.data.neighbours import check_neighbours
 from ups.data.resample import Resampled
 from ups.data.splits import FRACTIONS, PARTS, make_split, parts_of
+from ups.data.views import CutInTime
 from ups.data.write_well import write_data_set
 from ups.definition import Definition
 from ups.progress import OnProgress, Progress
 from ups.run.data.datasets import open_files
 from ups.run.data.doubts import lost_digits, question
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, counted
 
 
 def import_data(
@@ -33,7 +34,7 @@ def import_data(
 ) -> tuple[Path, list[str]]:
     """Write the samples of `paths` to a data set in `out`; its path, and what is worth saying.
 
-    A split that the data bring is kept unless `fractions` ask for another.
+    A split that the data bring is kept unless `fractions` ask for another. One or two trajectories are cut in time.
     """
     with open_files([str(path) for path in paths], definition) as source:
         remarks: list[str] = []
@@ -45,7 +46,11 @@ def import_data(
         check_neighbours(source)
         for words in question([source]):
             raise ConfigError(f"{source.path}: {words}.")
-        parts = _split(source, fractions)
+        if len(source) < len(PARTS) and parts_of(source.ids) is None and not source.task.steady:
+            source, parts = _cut_in_time(source, fractions or FRACTIONS)
+            remarks.append("too few trajectories to divide: each is cut in time, its past for training")
+        else:
+            parts = _split(source, fractions)
         remarks.append(", ".join(f"{part} {len(ids)}" for part, ids in parts.items()))
         remarks += [f"PROBLEM: {problem}" for problem in (*source.problems, *lost_digits(source))]
         label = _checked(name or source.task.name)
@@ -59,6 +64,21 @@ def import_data(
 def _resampled(source: Source) -> tuple[Source, float]:
     resampled = Resampled(source)
     return resampled, resampled.error()
+
+
+def _cut_in_time(source: Source, fractions: tuple[float, float, float]) -> tuple[Source, Mapping[str, Sequence[str]]]:
+    """The past, what comes after it and the future of each trajectory, as trajectories of their own."""
+    cut = CutInTime(source, fractions)
+    parts = {part: [name for name in cut.ids if cut.parts[name] == part] for part in PARTS}
+    for part, share in zip(PARTS, fractions, strict=True):
+        rows = [row for row, name in enumerate(cut.ids) if cut.parts[name] == part]
+        if share > 0 and (not rows or min(len(cut.times_of(row)) for row in rows) < 2):
+            raise DataError(
+                f"{source.path}: {counted(len(source), 'trajectory')} of {counted(min(source.lengths()), 'frame')} can "
+                f"be divided neither as they are nor in time, for {part} would have no two frames; make more or longer "
+                "ones."
+            )
+    return cut, {part: ids for part, ids in parts.items() if ids}
 
 
 def _split(source: Source, fractions: tuple[float, float, float] | None) -> Mapping[str, Sequence[str]]:
