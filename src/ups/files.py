@@ -8,6 +8,7 @@ import glob
 import hashlib
 import json
 import os
+import resource
 import stat
 import struct
 import uuid
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ups.parsing import has_no_text
-from ups.types import DataError
+from ups.types import DataError, data_size
 
 CHUNK = 1 << 22
+MARGIN = 1 << 16  # bytes of a file beside its numbers
 _FLOCK = struct.Struct("hhqqi4x")  # the kernel's struct flock: kind, whence, start, length, process
 _held: dict[tuple[int, int], int] = {}  # by device and inode: the process that holds it, this one or one it came from
 LINKS = 40  # symlinks one after the other, as Linux allows
@@ -93,6 +95,16 @@ def no_text(text: str) -> str:
     name = next((word for word in text.split() if has_no_text(word)), text[:200]).strip("'\",:;()[]")
     name = name.encode("utf-8", "backslashreplace").decode()
     return f"'{name}': has bytes that are no text (UTF-8) and cannot be written down; rename that file or folder."
+
+
+def check_file_size(path: Path, need: int, remedy: str) -> None:
+    """DataError where this process may not write a file of about so many bytes: a limit that HDF5 does not survive."""
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if most not in (resource.RLIM_INFINITY, -1) and need + MARGIN > most:
+        raise DataError(
+            f"{path}: is to hold {data_size(need)} of numbers, and no file that this process writes may be larger than "
+            f"{data_size(most)} (ulimit -f); raise that limit, or {remedy}."
+        ) from OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
 def is_pattern(name: str, place: Path = Path()) -> bool:

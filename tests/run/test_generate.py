@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +25,7 @@ from ups.run.data import generate as module
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.generate import batch_of, generate
 from ups.types import ConfigError, DataError, PhysicsError
+from ups.verdict import Ending, classify
 
 SMALL: dict[str, dict[str, Any]] = {
     "burgers1d": {"resolution": 32, "params": {"nu": 0.1}, "frames": 21},
@@ -330,6 +334,45 @@ def test_too_little_room_is_said_before_any_work(tmp_path: Path, monkeypatch: py
     with pytest.raises(DataError, match=r"GB free, but .* needs"):
         make(tmp_path)
     assert not list(tmp_path.glob("*.hdf5"))
+
+
+def limited(blocks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`ups data generate burgers1d` where no file may have more than so many blocks of 1024 bytes."""
+    command = f'ulimit -f {blocks}; exec "$@"'
+    words = [sys.executable, "-m", "ups", "data", "generate", "burgers1d", "--device", "cpu", *arguments]
+    return subprocess.run(["bash", "-c", command, "-", *words], capture_output=True, text=True, check=False)
+
+
+def test_a_limit_of_file_sizes_is_one_sentence_and_code_18(tmp_path: Path) -> None:
+    """HDF5 does not survive it: the process ended by a segmentation fault."""
+    small = ("--samples", "20", "--resolution", "128", "--out", str(tmp_path / "out"))
+    ended = limited(300, *small)
+    assert ended.returncode == 18, ended.stderr
+    assert [line for line in ended.stderr.splitlines() if line.startswith("ups: ")] == [ended.stderr.splitlines()[-1]]
+    assert "(ulimit -f)" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_file_begun_without_a_limit_is_not_gone_on_with_under_one(tmp_path: Path) -> None:
+    class EnoughError(Exception):
+        """Stops the first attempt."""
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 2:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        generate(settings(), tmp_path, stop)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(DataError, match=r"larger than 1 kB .*raise that limit") as caught:
+            make(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert classify(caught.value).ending == Ending.STORAGE
+    assert len(contents(make(tmp_path))["tensor"]) == 5
 
 
 def test_a_solution_that_blows_up_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.source import UNFINISHED
-from ups.files import no_room, publish, target_of
+from ups.files import check_file_size, no_room, publish, target_of
 from ups.later import h5py
 from ups.types import Array, ConfigError, DataError
 
@@ -42,6 +42,7 @@ class Writer:
         """Take the file (nobody else may write it meanwhile), find out what is done, lay out what is not there."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            check_file_size(self.path, self.layout.nbytes(), "ask for fewer --samples")
             for path in (self.part, self.journal):
                 _refuse_stranger(path)
             self._log = open(self.journal, "a+")  # noqa: SIM115

@@ -19,7 +19,7 @@ import numpy as np
 from ups.data.source import BLOCK_BYTES, Source
 from ups.data.well_statistics import Moments, stats_text
 from ups.definition import definition_of
-from ups.files import no_room, sync
+from ups.files import check_file_size, no_room, sync
 from ups.later import h5py
 from ups.types import Array, DataError, Domain, Field, Params, TaskSpec
 from ups.version import __version__
@@ -101,11 +101,13 @@ def _publish(draft: Path, target: Path) -> None:
 
 
 def _check_room(source: Source, folder: Path, files: Sequence[WellFile]) -> None:
-    check_room(folder, sum(HEAD_BYTES + sum(_size(source, row) for row in file.rows) for file in files))
+    sizes = [HEAD_BYTES + sum(_size(source, row) for row in file.rows) for file in files]
+    check_room(folder, sum(sizes), max(sizes, default=0))
 
 
-def check_room(folder: Path, need: int) -> None:
-    """DataError where a folder cannot hold so many bytes. HDF5 itself ends the process where a disk is full."""
+def check_room(folder: Path, need: int, largest: int) -> None:
+    """DataError where a folder cannot hold so many bytes, or no file so many of them as the `largest` is to have. HDF5
+    itself ends the process where a disk is full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
@@ -116,6 +118,7 @@ def check_room(folder: Path, need: int) -> None:
             f"{folder}: has {free / 1e9:.3g} GB free, but the data need {need / 1e9:.3g} GB; make room, or choose "
             "another --out."
         ) from no_room()
+    check_file_size(folder, largest, "write fewer samples")
 
 
 def _size(source: Source, row: int) -> int:

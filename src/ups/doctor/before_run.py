@@ -14,7 +14,7 @@ from ups.types import ConfigError
 from ups.verdict import FAILING, StorageError
 
 # What a disk says that is full or failing: no mistake of the user.
-DISK = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, *FAILING)]
+DISK = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *FAILING)]
 
 
 def quick_doctor(config: RunConfig, folder: Path) -> Sequence[str]:

@@ -65,7 +65,8 @@ def rollout(
         for sentence in dict.fromkeys(sentences):
             say(sentence)
         size = bytes_of(spec, parts[0].shape, steps if spec.steady else context + steps)
-        check_room(Path(os.path.realpath(out)).parent, HEAD_BYTES + sum(map(len, parts)) * size)
+        need = HEAD_BYTES + sum(map(len, parts)) * size
+        check_room(Path(os.path.realpath(out)).parent, need, need)
         predictor, pieces = predictor_of(simulator, device_of(device)), list[Continued]()
         for part, window in zip(parts, windows, strict=True):
             frames = predictor.predict(window, steps)

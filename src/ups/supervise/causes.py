@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -184,6 +185,8 @@ def with_remedy(cause: str, advice: str) -> str:
     words = cause if cause.endswith(".") else f"{cause}."
     if any(os.strerror(number) in words for number in FAILING):
         return words if "mount it again" in words else f"{words} Mount its disk again, or mend it, and --resume."
+    if os.strerror(errno.EFBIG) in words:
+        return words if "ulimit -f" in words else f"{words} Raise the limit of file sizes (ulimit -f) and --resume."
     if not REMEDY.search(words):
         words = f"{words} Free some space and --resume."
     return f"{words} {advice}".strip()
