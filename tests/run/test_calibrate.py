@@ -114,6 +114,16 @@ def test_members_that_are_right_already_stay_as_drawn(seed: int) -> None:
     assert not found.stretches
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_members_that_are_too_narrow_are_stretched_although_a_few_trajectories_make_most_of_the_crps(seed: int) -> None:
+    """Of sizes that differ as in front of shocks and behind them; all members are half as wide as they are wrong."""
+    torch.manual_seed(seed)
+    size = torch.randn(16, 1, 1, 1).mul(1.5).exp()
+    truth = size * torch.randn(16, 4, 64, 1)
+    found = fitted(TASKS["burgers1d"], (size * torch.randn(16, *truth.shape) / 2, truth))
+    assert np.array(found.factors) == pytest.approx(1.95, rel=0.2)
+
+
 def test_where_nine_tenths_cannot_be_covered_members_do_not_run_away() -> None:
     """Half of the places are foretold, by members that vary there; at the others all members are one, and wrong:
     no factor covers those, and any that grows spoils the rest."""

@@ -33,7 +33,7 @@ FACTORS = np.exp(
 )  # by which stretching is tried; the middle one changes nothing
 DRAWN = len(FACTORS) // 2
 NEAR = 0.2  # of a step: what is found there is averaged with what is so much earlier and later
-SURE = 2.0  # standard errors by which a stretch must lower the CRPS of trajectories that it was not fitted to
+SURE = 2.0  # standard errors by which a stretch must lower the CRPS of a usual trajectory that it was not fitted to
 
 
 def trust_of(
@@ -137,8 +137,10 @@ class Stretches:
             best = nearest[curves[:, nearest].argmin(1)]
             logs[:, first:last] = _smoothed(np.log(FACTORS[best])[:, None])
         gains = table[~even, :, :, DRAWN] - _between(table[~even], logs)
-        gain = gains.sum((1, 2))
-        if len(gain) < 2 or not gain.mean() > SURE * gain.std(ddof=1) / math.sqrt(len(gain)):
+        gain, drawn = gains.sum((1, 2)), table[~even, :, :, DRAWN].sum((1, 2))
+        shares = gain[drawn > 0] / drawn[drawn > 0]  # a few trajectories may make most of a CRPS
+        sure = len(shares) > 1 and shares.mean() > SURE * shares.std(ddof=1) / math.sqrt(len(shares))
+        if not (sure and gain.mean() > 0):
             logs[:] = 0.0
         return tuple(tuple(row) for row in np.exp(logs).tolist())
 
