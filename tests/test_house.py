@@ -41,7 +41,7 @@ FLOORS = {
     "sync": {"fetch", "tracking", "supervise", "engine", "rundir", "run_files", "progress", "verdict", "types"},
     "fetch": {"tracking", "progress", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
-    "models": {"graphs", "triton_check", "physics", "masks", "progress", "config", "types"},
+    "models": {"graphs", "triton_check", "host_memory", "physics", "masks", "progress", "config", "types"},
     "eval": {"pages", "run_files", "types"},
     "engine": {"graphs", "triton_check", "wire", "heartbeat", "verdict", "shortage", "progress", "types"},
     "supervise": {"streams", "rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory"}

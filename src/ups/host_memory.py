@@ -59,6 +59,12 @@ def address_space(pid: int | None = None) -> tuple[int, int] | None:
     return (peak, int(words[3])) if peak and len(words) > 3 and words[3].isdecimal() else None
 
 
+def address_space_left() -> int | None:
+    """Bytes that `ulimit -v` still lets this process take; None where it sets no limit."""
+    space = address_space()
+    return None if space is None else max(0, space[1] - 1024 * _fields(Path("/proc/self/status")).get("VmSize:", 0))
+
+
 def full(peak: int, limit: int) -> bool:
     """Whether an address space that has grown to `peak` had next to nothing left of its `limit`."""
     return peak > limit - max(NEAR * limit, min(LEAST, limit / 2))

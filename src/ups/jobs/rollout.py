@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -17,6 +18,8 @@ from ups.data.write_well import HEAD_BYTES, bytes_of, check_room, write_file
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
 from ups.models import Simulator, artifact
+from ups.models.departures import finite
+from ups.models.frames_memory import check_memory
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judging.judge import predictor_of
 from ups.run.load import load
@@ -64,6 +67,7 @@ def rollout(
         windows = [_window(simulator, part, context, steps, sentences.append) for part in parts]
         for sentence in dict.fromkeys(sentences):
             say(sentence)
+        _check_memory(windows, steps, device_of(device))
         size = bytes_of(spec, parts[0].shape, steps if spec.steady else context + steps)
         need = HEAD_BYTES + sum(map(len, parts)) * size
         check_room(Path(os.path.realpath(out)).parent, need, need)
@@ -108,6 +112,15 @@ def _window(simulator: Simulator, part: Trajectories, context: int, steps: int, 
     for sentence in dict.fromkeys((*warnings, *simulator.strange(window))):
         say(sentence)
     return window
+
+
+def _check_memory(windows: Sequence[Window], steps: int, device: torch.device) -> None:
+    """ConfigError unless the frames after all windows fit into memory, where they are made and here: once alone, once
+    after those that are given, once without the cells that do not count."""
+    first, samples = windows[0], sum(map(len, windows))
+    ask = partial(check_memory, first.task.name, steps, samples, first.context[0, 0].numel())
+    ask(device)
+    ask(torch.device("cpu"), 2 + (first.mask is not None))
 
 
 def _steps(
@@ -165,15 +178,16 @@ class Continued(Source):
     @classmethod
     def joined(cls, pieces: Sequence[Continued], order: Sequence[str]) -> Continued:
         """Several on one grid as one, its trajectories in the order of these names."""
+        if len(pieces) == 1 and list(pieces[0].ids) == list(order[: len(pieces[0])]):
+            return pieces[0]
         place = {name: i for i, name in enumerate(order)}
-        ids = [name for piece in pieces for name in piece.ids]
-        rows = sorted(range(len(ids)), key=lambda row: place[ids[row]])
+        held = [(piece, i) for piece in pieces for i in range(len(piece))]
+        held.sort(key=lambda one: place[one[0].ids[one[1]]])
         values, clocks, inputs = (
-            np.concatenate([getattr(piece, name) for piece in pieces])[rows] for name in ("values", "clocks", "given")
+            np.stack([getattr(piece, name)[i] for piece, i in held]) for name in ("values", "clocks", "given")
         )
-        settings = [params for piece in pieces for params in piece.settings]
-        settings = [settings[row] for row in rows]
-        facts = Facts(pieces[0].task, settings[0], pieces[0].domain, clocks[0], tuple(ids[row] for row in rows))
+        settings, ids = [piece.settings[i] for piece, i in held], tuple(piece.ids[i] for piece, i in held)
+        facts = Facts(pieces[0].task, settings[0], pieces[0].domain, clocks[0], ids)
         return cls(pieces[0].path, facts, values, clocks, settings, inputs)
 
     def _values(self, index: int, frames: slice) -> Array:
@@ -197,7 +211,7 @@ def _check_sound(simulator: Simulator, window: Window, frames: torch.Tensor, pat
             f"{path}: the prediction of sample {ids[first.sample]} leaves what training has seen at frame "
             f"{first.step}{more}: {first.words}; ask for fewer --steps, leave it out, or train the simulator longer."
         )
-    bad = ~frames.flatten(2).isfinite().all(-1)
+    bad = ~finite(frames.unsqueeze(0))[0]
     if bool(bad.any()):
         sample, frame = (int(i) for i in bad.nonzero()[0])
         raise DataError(

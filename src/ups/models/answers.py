@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from ups.models.arrays import Given, inputs_of, joined, state_of
 from ups.models.calibration import ensemble_of
 from ups.models.codec import Codec
 from ups.models.config import SimulatorConfig
-from ups.models.departures import Departure, departures, gone, limits, warn_departed
+from ups.models.departures import Departure, departures, finite, gone, limits, warn_departed
 from ups.models.ensembles import Draws, check_ensemble, stacked
+from ups.models.frames_memory import check_memory
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import cells_at, seen_from
@@ -138,6 +140,7 @@ class Answers(nn.Module):
         for sentence in self._strange(*given, spec):
             warnings.warn(sentence, stacklevel=2)
         window, each = window_of(*given, steps, params, dt, periodic, spec, self.ranges()[spec.name])
+        self._check_memory(window, steps, points, ensemble)
         times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
         if search is not None:
             check_search(self, search, spec, ensemble, points)
@@ -168,6 +171,7 @@ class Answers(nn.Module):
             check_alone(points, ensemble)
             return self._solution(inputs, tolerance, params, task, periodic).field
         driven, window = self._driven(inputs, params, task, periodic)
+        self._check_memory(window, 1, points, ensemble)
         frames, names = self._answer(window, 1, points, ensemble, seed), window.task.channels
         answers = [driven.answer_once(member, np.ones(1), names, points is not None) for member in frames]
         return answers[0] if ensemble is None else stacked(answers)
@@ -250,7 +254,7 @@ class Answers(nn.Module):
         nothing = gone(answer, left)
         if cells is not None:
             nothing = nothing | ~cells.unsqueeze(1).unsqueeze(-1)
-        warn_lost(answer.isfinite() | nothing, over, window.task)
+        warn_lost(finite(answer, nothing), over, window.task)
         return answer.masked_fill(nothing, torch.nan) if left or cells is not None else answer
 
     def departures(self, window: Window, frames: Tensor, cells: Tensor | None = None) -> list[Departure]:
@@ -263,6 +267,15 @@ class Answers(nn.Module):
         driving = self.operator.inputs.statistics_of(spec.name) if spec.inputs else None
         limit = limits(window.context, own, window.inputs, driving, window.mask)
         return departures(frames, own, limit, spec.channels, cells)
+
+    def _check_memory(self, window: Window, steps: int, points: Any, ensemble: int | None) -> None:
+        """ConfigError unless the frames fit into memory, where they are made and where they are given back."""
+        cells = window.context[0, 0, ..., 0].numel()
+        cells = cells if points is None else len(places_of(points, window.task, window.periodic))
+        ask = partial(check_memory, window.task.name, int(steps), len(window), cells * len(window.task.channels))
+        # A rollout is there twice where some of it is left out, and an ensemble as often as it takes to stretch it.
+        ask(self.dt.device, 2 if ensemble is None else 4 * ensemble)
+        ask(torch.device("cpu"), ensemble or 1)
 
     def _check_ensemble(self, members: int, seed: int, task: TaskSpec) -> None:
         check_ensemble(members, seed)

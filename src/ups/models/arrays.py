@@ -97,7 +97,8 @@ class Given:
             return out.to(self.source.device, self.source.dtype if same_type else out.dtype)
         dtype = np.asarray(self.source).dtype
         values = out.cpu().numpy()
-        return values.astype(dtype if np.issubdtype(dtype, np.floating) and not double else values.dtype)
+        same_type = np.issubdtype(dtype, np.floating) and not double
+        return values.astype(dtype if same_type else values.dtype, copy=False)
 
     def per_step(self, values: Tensor, times: Array) -> Any:
         """Numbers of each step `(B, steps)`, in kind; `(steps,)` where no axis of samples was given."""

@@ -86,6 +86,15 @@ def gone(frames: Tensor, departed: Sequence[Departure]) -> Tensor:
     return after.reshape(*after.shape, *(1,) * (frames.ndim - 3))
 
 
+def finite(frames: Tensor, nothing: Tensor | None = None) -> Tensor:
+    """Which frames `(M, B, T)` of rollouts `(M, B, T, …, C)` are finite, but for `nothing (M, B, T, …)`, which does not
+    count."""
+    size = max(1, TOGETHER // max(1, frames[:, :, :1].numel()))
+    nothing = gone(frames, ()) if nothing is None else nothing
+    pairs = zip(torch.split(frames, size, 2), torch.split(nothing, size, 2), strict=True)
+    return torch.cat([(piece.isfinite() | without).flatten(3).all(-1) for piece, without in pairs], 2)
+
+
 def warn_departed(departed: Sequence[Departure], samples: int, task: TaskSpec) -> None:
     """Warn of the first rollout that leaves what training saw, and say how many do."""
     if not departed:

@@ -231,8 +231,8 @@ def strange_inputs(inputs: Tensor, statistics: Statistics, task: TaskSpec, guess
 
 
 def warn_lost(sound: Tensor, over: Tensor | None, task: TaskSpec) -> None:
-    """Warn where an answer is not `sound (M, B, T, …)`, but for frames that are `over (B, T)` a threshold."""
-    frames = sound.flatten(3).all(-1).all(0)  # (B, T)
+    """Warn where an answer is not `sound (M, B, T)`, but for frames that are `over (B, T)` a threshold."""
+    frames = sound.all(0)
     lost = (~frames if over is None else ~(frames | over)).cpu()
     if bool(lost.any()):
         count, first = int(lost.any(1).sum()), 1 + int(lost.any(0).nonzero()[0])

@@ -47,12 +47,17 @@ class Stepping:
 
     def frames(self, steps: int, draw: Draws | None = None) -> Tensor:
         """The frames of so many steps, `(B, steps, *S, C)`; with `draw` those of one member of an ensemble."""
-        z, frames, tell = self.start(), [], reporter()
+        z, frames, tell = self.start(), list[Tensor](), reporter()
+        whole: Tensor | None = None  # without gradients each goes to its place at once, for the sake of memory
         for i in range(steps):
             z, frame = self.step(z, i, None if draw is None else draw(i, z[:, -1]))
-            frames.append(frame)
+            if torch.is_grad_enabled():
+                frames.append(frame)
+            else:
+                whole = frame.new_empty(len(frame), steps, *frame.shape[1:]) if whole is None else whole
+                whole[:, i] = frame
             tell((i + 1) / steps)
-        return torch.stack(frames, 1)
+        return torch.stack(frames, 1) if whole is None else whole
 
     def step(self, z: Tensor, step: int, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The context's tokens after those of `z (B, K, *G, D)`, and the frame `(B, *S, C)` of the last of them, or its

@@ -15,12 +15,13 @@ from ups.engine.ranks.dist import device_of
 from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
 from ups.engine.validation import validations_of
 from ups.files import write_named
-from ups.host_memory import available, resident
+from ups.host_memory import resident
 from ups.jobs.estimate.contention import BUSY, Contention
 from ups.jobs.estimate.costs import Costs, StageCost, costs
 from ups.jobs.estimate.making import making_seconds
 from ups.jobs.estimate.scaling import Scaling, scaling
 from ups.jobs.estimate.timing import INTERVALS, Ceilings, Timed, ceilings, trial
+from ups.models.frames_memory import free_memory
 from ups.run.config import RunConfig
 from ups.run.data.outlines import outlines
 from ups.run.load import part_kinds
@@ -287,11 +288,6 @@ def _device(name: str) -> tuple[str, torch.device | None]:
         return "cuda", None
     device = device_of(name)
     return device.type, device
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes of memory that can still be had: of a GPU, or of this machine and the container around us."""
-    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available()[0]
 
 
 def _by_the_clock(stage: StageCost, train: TrainConfig, step: float, slower: float, roof: Ceilings) -> StageTime:

@@ -11,7 +11,7 @@ import torch
 from ups.engine.memory import batches_memory, captures, held_memory
 from ups.engine.ranks.dist import device_of
 from ups.jobs.estimate.costs import KEPT, costs
-from ups.jobs.estimate.estimate import free_memory
+from ups.models.frames_memory import free_memory
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig
 from ups.run.data.datasets import DataSet

@@ -14,10 +14,10 @@ from ups.definition import definition_from
 from ups.engine.ranks.dist import device_of
 from ups.files import write_named
 from ups.jobs.estimate.costs import Costs, costs
-from ups.jobs.estimate.estimate import free_memory
 from ups.jobs.estimate.timing import ceilings
 from ups.jobs.inspect import problems
 from ups.jobs.recipe.data_profile import Holding, holdings, recipe
+from ups.models.frames_memory import free_memory
 from ups.parsing import flat
 from ups.run.config import run_config
 from ups.types import ConfigError, counted, data_size, duration, short_number
