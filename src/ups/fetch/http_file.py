@@ -15,11 +15,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from email.message import Message
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from ups.fetch.addresses import MISTAKE, SCHEMES, file_name, http_address, shown
 from ups.fetch.patience import ChangedError, NoRangesError, Patience, StoppedError, TransientError, retry_after
+from ups.fetch.reach import Plain, Request, Secure, check_redirect
 from ups.fetch.remote_file import BLOCK, Facts
 from ups.types import ConfigError, DataError
 from ups.version import __version__
@@ -52,7 +54,7 @@ class HttpFile:
 
     def __init__(self, url: str, patience: Patience, expects_page: bool = False) -> None:
         self.url, self.patience, self.expects_page = http_address(url), patience, expects_page
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = urllib.request.build_opener(_NoRedirects, Plain, Secure)
 
     def facts(self) -> Facts:
         """What the server says of the file, from its answer to a request for the first byte."""
@@ -126,11 +128,12 @@ class HttpFile:
     @contextlib.contextmanager
     def _answer(self, first: int | None, last: int | None, version: str = "") -> Iterator[http.client.HTTPResponse]:
         """The answer to a request, after its redirects."""
-        url, begins = _without_login(self.url), _origin(self.url)
+        url = start = _without_login(self.url)
+        begins = _origin(self.url)
         for _ in range(REDIRECTS):
-            request = urllib.request.Request(
-                url, headers={"User-Agent": f"ups/{__version__}", "Accept-Encoding": "identity"}
-            )
+            request = Request(url, headers=HEADERS)
+            if url != start:
+                request.arrived = partial(self._look, urlsplit(url).hostname or "")
             if first is not None:
                 request.add_header("Range", f"bytes={first}-{last}")
             if version and (condition := version.partition(" ")[2]):
@@ -168,7 +171,15 @@ class HttpFile:
             raise DataError(
                 f"{shown(self.url)}: redirects from https to http, where anyone could change it; ask its owner."
             )
+        check_redirect(shown(self.url), urlsplit(self.url).hostname or "", parts.hostname)
         return _without_login(target)
+
+    def _look(self, host: str, connection: http.client.HTTPConnection) -> None:
+        """DataError where a redirect has arrived at another address than its name stood for before; a proxy is none."""
+        if connection.host.lower() == host:
+            check_redirect(
+                shown(self.url), urlsplit(self.url).hostname or "", host, str(connection.sock.getpeername()[0])
+            )
 
     def _require_good(self, status: int, headers: Message) -> None:
         if status in (200, 206):
