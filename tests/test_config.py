@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import os
 import time
 from pathlib import Path
 
@@ -67,6 +69,45 @@ def test_an_unknown_key_names_its_path_its_file_and_the_nearest_valid_one(tmp_pa
     assert str(path) in text
     assert "data.b.sampels" in text
     assert "did you mean 'samples'" in text
+
+
+def test_relative_paths_of_a_file_count_from_its_folder_and_those_of_flags_from_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "a [project]", tmp_path / "elsewhere"
+    for folder in (project / "configs" / "shared", project / "data", elsewhere):
+        folder.mkdir(parents=True)
+    written(project / "configs", "wake.yaml", "dims: [sample, time, x]\n")
+    written(project / "configs" / "shared", "base.yaml", "data: {a: {file: ../../data/a.npz}}\nsecond_copy: /disk\n")
+    text = "base: shared/base.yaml\nstart_from: ../runs/old\ngates: {champion: ../runs/best}\ncache: {folder: c}\n"
+    text += "out: results\ndata: {a: {task: wake.yaml}, b: {split: {files: {train: ../data/*.h5, test: [s3://x/y]}}}}\n"
+    top = written(project / "configs", "top.yaml", text)
+    prints = set()
+    for place in (project, project / "configs", elsewhere):
+        monkeypatch.chdir(place)
+        config = load(run_config(), top, {"data.c.file": os.path.relpath(project / "data" / "c.npz")})
+        named = (*config.data["a"].paths, str(config.start_from), str(config.champion), str(config.cache.folder))
+        assert [Path(name).resolve().relative_to(project).as_posix() for name in named] == [
+            *("data/a.npz", "runs/old", "runs/best", "configs/c")
+        ]
+        assert config.data["c"].paths == [os.path.relpath(project / "data" / "c.npz")], "as it was given"
+        pattern = os.path.join(glob.escape(os.path.relpath(project / "data")), "*.h5")
+        assert config.data["b"].words == [pattern, "s3://x/y"]
+        assert (config.second_copy, config.out) == ("/disk", "results"), "runs are made from the current folder on"
+        prints.add(fingerprint(config))
+        kept = written(elsewhere, "kept.yaml", dump(config))
+        assert load(run_config(), kept, snapshot=True) == config, "a run that is read from any folder"
+        assert "start_from: ../runs/old\n" in kept.read_text(), "a project may be moved"
+    assert len(prints) == 1, "wherever it is started, it is the same run"
+
+
+def test_a_file_may_say_from_where_its_paths_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "configs").mkdir()
+    path = written(tmp_path / "configs", "c.yaml", "home: ..\ndata: {a: {file: data/a.npz}}\n")
+    monkeypatch.chdir(tmp_path)
+    assert load(run_config(), path).data["a"].paths == ["data/a.npz"]
+    assert load(run_config(), path, {"home": "other"}).data["a"].paths == ["other/data/a.npz"]
+    assert "'home': input should be a valid string" in complaint(written(tmp_path, "d.yaml", "home: [a]\n"))
 
 
 def test_bases_of_bases_end_after_twenty_and_the_first_file_is_blamed(tmp_path: Path) -> None:
@@ -169,7 +210,8 @@ def test_what_goes_on_from_the_demo_has_its_networks(tmp_path: Path) -> None:
     example = (root / "docs/howto-finetune.md").read_text().split("```yaml\n")[1].split("```")[0]
     for path in (root / "src/ups/configs/demo-ensemble.yaml", written(tmp_path, "further.yaml", example)):
         config = load(run_config(), path)
-        assert config.start_from == "runs/demo"
+        assert config.start_from is not None
+        assert Path(config.start_from).resolve() == path.parent / "runs" / "demo"
         assert (config.model.codec, config.model.operator) == (demo.codec, demo.operator)
 
 

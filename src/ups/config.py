@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import types
-import typing
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,12 +15,23 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import ErrorDetails
 
+from ups.config_values import (
+    Key,
+    counted_as_numbers,
+    home_of,
+    keys_of,
+    picked,
+    seen_from,
+    seen_from_here,
+    unnamed_in,
+    with_paths,
+)
 from ups.former_keys import as_given, as_written
 from ups.parsing import TwiceError, not_yaml, parse_yaml, read_text
 from ups.types import ConfigError, OutdatedError, UpsError, nearest
 
-Key = tuple[str, ...]
 Rule = Callable[[Any, Mapping[str, Any], str], dict[str, Any]]  # of a group, its values, and where it stands
+Place = Callable[[dict[str, Any], Path], dict[str, Any]]  # of what a file says, with paths from the current folder on
 GROUPS = ("model_type", "dict_type", "dataclass_type")
 LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -37,6 +47,8 @@ class Config(BaseModel):
     after_training: ClassVar[frozenset[str]] = frozenset()
     # Keys that are the name of a run, by which its folder is called: a folder that was renamed holds the same run.
     names: ClassVar[frozenset[str]] = frozenset()
+    # Keys that name files or folders, and whether a text there is a path.
+    located: ClassVar[Mapping[str, Callable[[str], bool]]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
 
@@ -50,6 +62,16 @@ class Config(BaseModel):
             raise ValueError(str(error)) from None
 
 
+class HomedConfig(Config):
+    """A config whose relative paths count from a folder: those that a file names from its own, and not from the one
+    that the program is started in; those on the command line from that. Loaded, all of them count from the latter."""
+
+    incidental = frozenset({"home"})
+
+    home: str | None = None
+    """The folder from which all relative paths in this file count but `out`; by default its own."""
+
+
 C = TypeVar("C", bound=Config)
 
 
@@ -60,7 +82,7 @@ def load(
 
     `snapshot`: the file is what a run folder keeps, maybe of an earlier program, and has the meaning that it had then.
     """
-    values, origin = _laid(path, overrides or {})
+    values, origin = _laid(model, path, overrides or {})
     today = None
     with suppress(ValidationError):  # not every config has a default for everything
         today = model()
@@ -74,18 +96,21 @@ def load(
         first = first_of(error)
         flags = _blamed(model, path, overrides or {}, first)
         raise ConfigError(sentence_of(model, first, origin, flags)) from None
-    for key, value in _counted(values, config):
+    for key, value in counted_as_numbers(values, config):
         where = _where(key, origin)
         raise ConfigError(f"{where} is {str(value).lower()}, but must be a number.")
     return config
 
 
-def _laid(path: Path | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Key, str]]:
+def _laid(
+    model: type[BaseModel], path: Path | None, overrides: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[Key, str]]:
     """The values of a file and of the overrides on it, and where each key came from."""
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"home": os.getcwd()} if issubclass(model, HomedConfig) else {}
     origin: dict[Key, str] = {}
     if path is not None:
-        _read(path, values, origin, seen=())
+        home = os.path.abspath(str(overrides["home"])) if overrides.get("home") else None
+        _read(path, values, origin, lambda c, file: from_here(model, c, file, home if file == path else None), seen=())
     for dotted, value in overrides.items():
         _set(values, tuple(dotted.split(".")), value, _flag(dotted), origin)
     return values, origin
@@ -115,7 +140,8 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
         if path is None or key[: len(at)] != at or key == at:
             continue
         try:
-            model.model_validate(_laid(path, {name: value for name, value in overrides.items() if name != dotted})[0])
+            others = {name: value for name, value in overrides.items() if name != dotted}
+            model.model_validate(_laid(model, path, others)[0])
         except ValidationError as other:
             if first_of(other)["loc"] == error["loc"]:
                 continue
@@ -146,7 +172,7 @@ def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, s
     return file, flags
 
 
-def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequence[Path]) -> None:
+def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], place: Place, seen: Sequence[Path]) -> None:
     """Lay the base first, then this file over it; remember for each key which file it came from."""
     path = path.resolve() if seen else path
     if path.resolve() in (p.resolve() for p in seen):
@@ -179,8 +205,16 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must hold keys and values, not a {type(content).__name__}.")
     if (base := content.pop("base", None)) is not None:
-        _read(path.parent / str(base), values, origin, (*seen, path))
-    _merge(values, content, (), str(path), origin)
+        _read(path.parent / str(base), values, origin, place, (*seen, path))
+    _merge(values, place(content, path), (), str(path), origin)
+
+
+def from_here(model: type[BaseModel], content: dict[str, Any], path: Path, home: str | None = None) -> dict[str, Any]:
+    """What a config file says, with paths that count from the current folder. `home` takes the place of its own."""
+    if not issubclass(model, HomedConfig) or not isinstance(content.get("home", ""), str | None):
+        return content
+    home = home_of(path, home or content.get("home"))
+    return {**with_paths(model, content, seen_from_here(home)), "home": home}
 
 
 def _merge(into: dict[str, Any], new: Mapping[Any, Any], at: Key, source: str, origin: dict[Key, str]) -> None:
@@ -221,7 +255,7 @@ def sentence_of(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key
     loc = tuple(str(part) for part in error["loc"])
     source, where = _origin(loc, origin), flag or _where(loc, origin)
     if error["type"] in UNKNOWN:
-        valid = list(_keys(model, loc[:-1]))
+        valid = list(keys_of(model, loc[:-1]))
         known = f"the keys here are {', '.join(valid)}." if valid else "there are no keys here; leave it out."
         return f"{where} is not a known key; {nearest(loc[-1], valid, known)}"
     if error["type"] == "missing":
@@ -235,20 +269,6 @@ def sentence_of(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key
         return f"{where}: must be a list, such as [{error['input']}], not {error['input']!r:.80}."
     got = "" if isinstance(error["input"], dict) else f", not {error['input']!r:.80}"
     return f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}{got}."
-
-
-def _counted(given: Any, parsed: Any, at: Key = ()) -> Iterator[tuple[Key, bool]]:
-    """Each bool of `given` that validation has taken for a number (1 or 0), with its key."""
-    if isinstance(given, bool):
-        if type(parsed) in (int, float):
-            yield at, given
-    elif isinstance(given, Mapping):
-        for name, value in given.items():
-            held = parsed.get(name) if isinstance(parsed, Mapping) else getattr(parsed, name, None)
-            yield from _counted(value, held, (*at, name))
-    elif isinstance(given, list) and isinstance(parsed, list | tuple):
-        for value, held in zip(given, parsed, strict=False):
-            yield from _counted(value, held, at)
 
 
 def _where(loc: Key, origin: Mapping[Key, str]) -> str:
@@ -266,38 +286,36 @@ def _origin(loc: Key, origin: Mapping[Key, str]) -> str:
     return ", ".join(sorted(source for source in below if not source.startswith("--"))) or "the flags"
 
 
-def _keys(model: type[BaseModel], at: Key) -> typing.Iterable[str]:
-    """The valid keys of the part of `model` at a path."""
-    node: Any = model
-    for part in at:
-        if _is_model(node):
-            node = node.model_fields[part].annotation
-        elif dataclasses.is_dataclass(node):
-            node = typing.get_type_hints(node)[part]
-        else:
-            node = [kind for kind in typing.get_args(node) if kind is not ...][-1]
-        if isinstance(node, types.UnionType):
-            node = next(a for a in typing.get_args(node) if a is not types.NoneType)
-    return node.model_fields if _is_model(node) else [f.name for f in dataclasses.fields(node)]
-
-
-def _is_model(node: Any) -> bool:
-    return isinstance(node, type) and issubclass(node, BaseModel)
-
-
 def dump(config: Config) -> str:
     """The whole config as YAML, defaults included: what `ups config show` prints and a run folder keeps."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+
+
+def _plain(config: Config, without: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The values of a config, with paths that count from its home, wherever the current folder is."""
+    home = getattr(config, "home", None) or os.curdir
+    return as_seen_from(home, type(config), config.model_dump(mode="json", exclude=without))
+
+
+def as_seen_from(home: str, model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a config, with paths that count from `home`, and no more from the current folder."""
+    return dict(with_paths(model, values, seen_from(home)))
+
+
+def rehomed(config: C, home: str) -> C:
+    """The same config, its relative paths counted from another folder."""
+    values = with_paths(type(config), _plain(config), seen_from_here(home))
+    return type(config).model_validate({**values, "home": home})
 
 
 def fingerprint(config: Config, path: Path | None = None, defaults: Mapping[str, Any] | None = None) -> str:
     """A short hash of every value, defaults included; the order of keys and the files they came from do not matter.
     With the `path` of its file, of the keys alone that this (and its bases) sets, and of others that are not what
     `defaults` says of them: the same when keys are added, and another when a default becomes another."""
-    values = config.model_dump(mode="json", exclude=_incidental(config))
+    values = _plain(config, without=_incidental(config))
     if path is not None:
         left_out = unnamed(config, path)
-        values = _picked(values, _laid(path, {})[0])
+        values = picked(values, _laid(type(config), path, {})[0])
         changed = {key: value for key, value in left_out.items() if (defaults or {}).get(key, value) != value}
         values |= {"changed defaults": changed} if changed else {}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
@@ -306,28 +324,11 @@ def fingerprint(config: Config, path: Path | None = None, defaults: Mapping[str,
 
 def unnamed(config: Config, path: Path) -> dict[str, Any]:
     """The values that the file of a config leaves out, by dotted key; all data sets have the name `*`."""
-    values = config.model_dump(mode="json", exclude=_incidental(config))
+    values = _plain(config, without=_incidental(config))
     return {
         ".".join(("data", "*", *at[2:]) if at[0] == "data" else at): value
-        for at, value in _unnamed(values, _laid(path, {})[0])
+        for at, value in unnamed_in(values, _laid(type(config), path, {})[0])
     }
-
-
-def _unnamed(values: dict[str, Any], keys: dict[str, Any], at: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """The leaves of `values` that `keys` does not name."""
-    for key, value in values.items():
-        inner = keys.get(key, {})
-        if isinstance(value, dict) and value and isinstance(inner, dict):
-            yield from _unnamed(value, inner, (*at, key))
-        elif key not in keys:
-            yield (*at, key), value
-
-
-def _picked(values: Any, keys: Any) -> Any:
-    """What `values` has under the same keys as `keys`."""
-    if not isinstance(values, dict) or not isinstance(keys, dict):
-        return values
-    return {key: _picked(values[key], inner) for key, inner in keys.items() if key in values}
 
 
 def _incidental(section: Any) -> dict[str, Any]:
@@ -335,7 +336,7 @@ def _incidental(section: Any) -> dict[str, Any]:
     fields = vars(section) if dataclasses.is_dataclass(section) else {}
     within = dict(section) if isinstance(section, Config) else fields
     inner = {name: _incidental(value) for name, value in within.items()}
-    own = dict.fromkeys(getattr(section, "incidental", ()), True)
+    own = {name: True for kind in type(section).__mro__ for name in vars(kind).get("incidental", ())}
     return {name: keys for name, keys in inner.items() if keys} | own
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 CONFIG = "config.yaml"
+JOB = ".job.yaml"
 ENVIRONMENT = "environment.json"
 LOCK = ".lock"
 VERDICT = "verdict.json"

@@ -18,12 +18,12 @@ from typing import Any
 
 import yaml
 
-from ups.config import Config, as_meant, dump, fingerprint, incidental_keys
+from ups.config import Config, as_meant, dump, fingerprint, from_here, incidental_keys
 from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_json, read_record, read_text
 from ups.presence import hold, release
 from ups.provenance import environment
-from ups.run_files import CONFIG, ENVIRONMENT, LOCK, REPORT, RESULTS, TRAJECTORIES, VERDICT
+from ups.run_files import CONFIG, ENVIRONMENT, JOB, LOCK, REPORT, RESULTS, TRAJECTORIES, VERDICT
 from ups.types import ConfigError, DataError, OutdatedError, UpsError
 from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict
 
@@ -72,7 +72,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.logs = folder / "logs"
         self.profile = folder / "profile"  # STAGE/rank-R.json: traces of a few steps
         self.ledger = folder / "ledger.json"  # what the next starts of the ranks must keep to
-        self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
+        self.job = folder / JOB  # the config as this start was asked for it, which may differ in its ranks
         self.success = folder / ".success.json"  # rank 0: everything is written and verified
         self.hashes = folder / ".hashes.json"  # of data files that nobody has touched since
         # What all runs of a folder share: the hashes of data files, and what was found in them.
@@ -218,7 +218,8 @@ class RunDir(AbstractContextManager["RunDir"]):
         try:
             # Runs of an earlier program have not written down what their config was.
             unchanged = facts.get("config", digest := _digest(read_text(self.config))) == digest
-            written = {**self.written(config), **config.model_dump(mode="json", include=set(config.names))}
+            written = from_here(type(config), self.written(config), self.config)
+            written |= config.model_dump(mode="json", include=set(config.names))
             return unchanged and fingerprint(type(config).model_validate(written)) == today
         except (UpsError, OSError, ValueError):  # it has keys that are no more, or is damaged
             return False

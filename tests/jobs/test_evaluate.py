@@ -33,7 +33,7 @@ from ups.eval.results import Cost, read_results
 from ups.eval.rollout import evaluate, persistence, protocol
 from ups.jobs import demo
 from ups.jobs.evaluate import Question, evaluate_run
-from ups.jobs.relative_paths import directory_of, relative_paths
+from ups.jobs.relative_paths import found_config, relative_paths
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.progress import Screen
@@ -45,6 +45,7 @@ from ups.run.data.fitting import fitting, predicted_in
 from ups.run.data.generate import generate
 from ups.run.judging.conclusion import Finish
 from ups.run.judging.judge import Judge, judge, predictor_of
+from ups.run.load import config_of
 from ups.rundir import RunDir
 from ups.tensors import Window
 from ups.types import ConfigError, DataError, Field, TaskSpec, UpsError
@@ -497,7 +498,7 @@ def test_what_a_rollout_writes_is_read_by_info_validate_and_evaluate_and_replace
     assert out.read_bytes() != before
 
 
-def test_relative_paths_of_a_run_are_found_from_where_it_was_started(
+def test_relative_paths_of_a_run_are_found_from_its_home_and_then_from_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
@@ -505,16 +506,23 @@ def test_relative_paths_of_a_run_are_found_from_where_it_was_started(
     elsewhere.mkdir()
     (home / "d" / "a.h5").touch()
     changes = {"data.a.file": "d/*.h5", "data.a.task": "burgers1d", "out": str(tmp_path / "runs"), "name": "r"}
-    config = load(run_config(), None, changes)
     monkeypatch.chdir(home)
-    with RunDir.open(tmp_path / "runs" / "r", config) as folder:
-        assert relative_paths(config) == ["d/*.h5"]
-        assert directory_of(folder, config) == home
+    with RunDir.open(tmp_path / "runs" / "r", load(run_config(), None, changes)) as folder:
+        assert relative_paths(config_of(folder)) == ["d/*.h5"]
         monkeypatch.chdir(elsewhere)
-        assert directory_of(folder, config) == home
-        (home / "d" / "a.h5").unlink()
-        with pytest.raises(DataError, match=f"neither in {elsewhere} nor in {home}, where the run was started"):
-            directory_of(folder, config)
+        config = config_of(folder)
+        assert relative_paths(found_config(config)) == ["../home/d/*.h5"]
+        earlier = folder.config.read_text().replace(f"home: {home}\n", "")
+        folder.config.write_text(earlier)
+        assert config_of(folder) == config, "as an earlier program wrote it: from where the run was started"
+        (home / "d").rename(elsewhere / "d")
+        assert relative_paths(found_config(config)) == ["d/*.h5"]
+        (elsewhere / "d" / "a.h5").unlink()
+        missing = (
+            rf"d/\*.h5: the run's config names it, and it is neither in {home}, .* nor in {elsewhere}; put it back"
+        )
+        with pytest.raises(DataError, match=missing):
+            found_config(config)
 
 
 def test_a_rollout_neither_writes_over_its_input_nor_continues_what_is_not_finite(

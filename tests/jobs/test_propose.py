@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 from dataclasses import replace
@@ -401,6 +402,21 @@ def test_a_file_is_itself_whatever_its_name_means_to_yaml_or_a_shell(folder: Pat
     (data,) = load(run_config(), path).data.values()
     with open_files(data.file, data.definition) as source:
         assert (source.path, len(source)) == (tmp_path / name, 2)
+
+
+def test_the_paths_that_init_writes_are_found_from_any_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs").mkdir()
+    monkeypatch.chdir(folder)
+    path = tmp_path / "configs" / "c.yaml"
+    propose([Path("waves.npz")], "waves.yaml", path, 1, "cpu", False, str)
+    written_there = yaml.safe_load(path.read_text())["data"]["waves"]
+    assert written_there["file"] == os.path.relpath(folder / "waves.npz", path.parent)
+    monkeypatch.chdir(tmp_path)
+    (entry,) = load(run_config(), Path("configs/c.yaml")).data.values()
+    assert Path(entry.paths[0]).samefile(folder / "waves.npz")
+    assert entry.definition.name == "waves"
 
 
 def test_several_files_of_one_task_are_one_data_set(folder: Path) -> None:

@@ -585,6 +585,26 @@ def test_a_large_file_is_sampled_and_said_to_be_touched_where_its_samples_are_th
             file.write(b"\0")
 
 
+def test_data_that_were_named_by_a_relative_path_are_the_same_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    for place in (home / "data", other):
+        place.mkdir(parents=True)
+    (home / "data" / "a").write_bytes(b"1")
+    folder, said = RunDir(tmp_path / "run"), list[str]()
+    monkeypatch.chdir(home)
+    Identity(folder, said.append, str(home)).settle([Path("data/a")])
+    assert [*json.loads(folder.data.read_text())["files"]] == ["data/a"]
+    monkeypatch.chdir(other)
+    Identity(folder, said.append, str(home)).settle([Path("../home/data/a")])
+    assert [*Identity(folder, said.append, str(home)).by_path()] == [Path("../home/data/a")]
+    (home / "data" / "a").write_bytes(b"2")
+    with pytest.raises(DataError, match=r"home/data/a: has changed"):
+        Identity(folder, said.append, str(home)).require_unchanged()
+    assert said == []
+
+
 def test_samples_cover_all_of_a_file_that_is_not_larger_than_they_are(tmp_path: Path) -> None:
     path, size = tmp_path / "file", 1000
     digests = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, chdir
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ups.data.cache_builder import discard, leftovers
 from ups.data.trajectories import Trajectories
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
-from ups.jobs.relative_paths import directory_of
+from ups.jobs.relative_paths import found_config
 from ups.models import Simulator
 from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
@@ -29,10 +29,8 @@ SPLITS = ("train", "valid")
 
 def build(folder: RunDir, config: RunConfig, device: str, screen: Screen) -> list[Path]:
     """Build, or adopt, the caches of a finished run's training and validation parts."""
-    home = directory_of(folder, config)
-    folder = folder if home == Path.cwd() else RunDir.at(folder.folder.absolute())
-    with chdir(home), ExitStack() as stack, Dist.alone(device) as dist:
-        caches, sets = _of(folder, config, dist, screen, stack)
+    with ExitStack() as stack, Dist.alone(device) as dist:
+        caches, sets = _of(folder, found_config(config), dist, screen, stack)
         return [caches.ready(part, split, n)[0] for split, n, part in _parts(sets)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, chdir, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ups.eval.baselines import require
 from ups.eval.gates import decide
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
-from ups.jobs.relative_paths import directory_of
+from ups.jobs.relative_paths import found_config
 from ups.models import Simulator, artifact
 from ups.progress import Screen
 from ups.run.config import RunConfig
@@ -60,7 +60,7 @@ class Question:
 def evaluate_run(run: Path, question: Question, screen: Screen) -> tuple[Path, Report]:
     """Judge the simulator of a run, write results.json and report.html, and return their folder and the report.
 
-    What its config names by a relative path is also found from the directory in which the run was started.
+    What its config names by a relative path is found as `found_config` says.
     """
     folder = RunDir.at(run)
     folder.require_own_files()
@@ -68,20 +68,10 @@ def evaluate_run(run: Path, question: Question, screen: Screen) -> tuple[Path, R
     if not config.data:
         raise DataError(f"{folder.config}: names no data, so it is not what the run was trained with; put that back.")
     try:
-        home = directory_of(folder, config)
+        config = found_config(config)
     except DataError:
-        if question.file is None or question.baselines:
+        if question.file is None or question.baselines:  # else nothing but the file is needed
             raise
-        home = Path.cwd()  # nothing but the file is needed
-    if home != Path.cwd():
-        file, out = (path and Path(os.path.abspath(path)) for path in (question.file, question.out))
-        run, question = Path(os.path.abspath(run)), replace(question, file=file, out=out)
-    with chdir(home):
-        return _evaluated(RunDir.at(run), config, question, screen)
-
-
-def _evaluated(folder: RunDir, config: RunConfig, question: Question, screen: Screen) -> tuple[Path, Report]:
-    run = folder.folder
     simulator = load_simulator(run, question.device)
     _check(config, simulator, question)
     out = question.out or _place(folder, config, question)
@@ -123,7 +113,7 @@ class Session:
     stack: ExitStack
 
     def __post_init__(self) -> None:
-        self.identity = Identity(self.folder, self.judge.screen.say)
+        self.identity = Identity(self.folder, self.judge.screen.say, self.config.home)
 
     def on_own_data(self) -> Report:
         """One part of the run's data, or trajectories on another grid or at other parameters."""

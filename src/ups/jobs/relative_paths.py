@@ -1,32 +1,30 @@
-"""Finds the directory from which a config's relative paths count: this one, or where its run was started."""
+"""Finds what the config of a run names by relative paths: from its home on, or else from the current folder."""
 
 from __future__ import annotations
 
 import glob
-from contextlib import suppress
+import os
 from pathlib import Path
 
+from ups.config import rehomed
 from ups.files import is_pattern
 from ups.run.config import RunConfig
-from ups.rundir import RunDir
 from ups.types import DataError
 
 
-def directory_of(folder: RunDir, config: RunConfig) -> Path:
-    """The directory from which everything is found that the config names by a relative path. DataError where neither
-    this one nor that in which the run was started is such."""
-    here = Path.cwd()
-    began = here
-    with suppress(DataError):  # a record that is damaged says nothing
-        began = Path(str(folder.read(folder.environment).get("directory") or here))
-    names = relative_paths(config)
-    for place in (here, began):
-        if all(_is_there(place, name) for name in names):
-            return place
-    lost = next((name for name in names if not _is_there(began, name)), names[0])
-    other = "" if began == here else f" nor in {began}, where the run was started"
-    where = f"neither in {here}{other}" if other else f"not in {here}"
-    raise DataError(f"{lost}: the run's config names it, and it is {where}; go to the directory that it is in.")
+def found_config(config: RunConfig) -> RunConfig:
+    """The config of a run, its relative paths counted from its home, or from the current folder where all that they
+    name is there. DataError where it is in neither."""
+    if not (missing := _missing(config)):
+        return config
+    here, home = Path.cwd(), config.home
+    moved = rehomed(config, str(here))
+    if not _missing(moved):
+        return moved
+    lost = os.path.relpath(missing[0], home) if home is not None else missing[0]
+    other = "" if home in (None, str(here)) else f" nor in {here}"
+    where = f"neither in {home}, from which its paths count,{other}" if other else f"not in {here}"
+    raise DataError(f"{lost}: the run's config names it, and it is {where}; put it back, or go to the folder it is in.")
 
 
 def relative_paths(config: RunConfig) -> list[str]:
@@ -38,7 +36,11 @@ def relative_paths(config: RunConfig) -> list[str]:
     return [name for name in dict.fromkeys(names) if not Path(name).is_absolute()]
 
 
-def _is_there(place: Path, name: str) -> bool:
-    if is_pattern(name, place):
-        return any(glob.iglob(name, root_dir=place, recursive=True))
-    return (place / name).exists()
+def _missing(config: RunConfig) -> list[str]:
+    return [name for name in relative_paths(config) if not _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    if is_pattern(name):
+        return any(glob.iglob(name, recursive=True))
+    return Path(name).exists()

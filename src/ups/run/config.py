@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
-from ups.config import Config, incidental_keys
+from ups.config import Config, HomedConfig, incidental_keys
 from ups.data.cache_shards import TokenFormat
 from ups.data.sampler import Mix
 from ups.definition import Definition
@@ -108,6 +108,7 @@ class CacheConfig(Config):
     """The latent cache: training data encoded once by the frozen codec, then read from disk."""
 
     incidental = frozenset({"folder", "rebuild", "readers"})
+    located = dict.fromkeys(("folder",), bool)
 
     use: bool = False
     """Train the operator on cached tokens. With dtype fp32 the losses are the same to the bit."""
@@ -122,12 +123,13 @@ class CacheConfig(Config):
     """Threads that read ahead while the cache is built."""
 
 
-class RunConfig(Config):
+class RunConfig(HomedConfig):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
     incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates", "sync", "data_from"})
     after_training = frozenset({"evaluation"})
     names = frozenset({"name"})
+    located = dict.fromkeys(("start_from", "data_from", "second_copy", "gates"), bool)  # of gates: the champion
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""

@@ -61,7 +61,7 @@ class Run:
         self.config, self.folder, self.screen = config, folder, screen
         self.preflight, self.span = preflight or Preflight(), span or Span()
         self.journal = Journal(folder.journal)
-        self.identity, self.place = Identity(folder, screen.say), Place(folder.folder)
+        self.identity, self.place = Identity(folder, screen.say, config.home), Place(folder.folder)
         self.phases = Phases.of_this_process()
         self.trackers: list[Jsonl] = []  # the log, in the process that writes it
         self.simulator: Simulator | None = None  # once it is trained
@@ -89,7 +89,7 @@ class Run:
         fetch_data(config.data, screen.following)
         if resume and (force or RunDir(place).is_of(config)):
             RunDir(place).require_own_files()
-            Identity(RunDir(place), screen.say).require_unchanged()
+            Identity(RunDir(place), screen.say, config.home).require_unchanged()
         if span is not None:
             require_inputs(span, RunDir(place))
         check(config, begun=resume)

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ups.config import as_flag, load
+from ups.config import as_flag, as_seen_from, load
 from ups.definition import definition_from
 from ups.engine.ranks.dist import device_of
 from ups.files import write_named
@@ -62,7 +62,8 @@ def propose(
     if bill.needed > free:
         needed, left = data_size(bill.needed), data_size(free)
         head.append(f"# It does NOT fit: {needed} are needed, and {left} free; use a larger `reduce`.")
-    write_named(out, _text(head, settings, sets), "choose another --out")
+    written = as_seen_from(str(out.parent), run_config(), settings)
+    write_named(out, _text(head, written, sets), "choose another --out")
     load(run_config(), out)
     remarks = [words.removeprefix("# ") for words in head[2:]]
     return out, remarks

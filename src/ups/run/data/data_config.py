@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -19,6 +19,11 @@ from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
 
 # Keys that say how data are made, and nothing of those that are there, nor of what is made to judge beside them.
 MAKING = ("samples", "resolution", "batch")
+
+
+def is_path(word: str) -> bool:
+    """Whether a word for data is a path of this machine."""
+    return not is_elsewhere(word)
 
 
 def known(kind: str, names: Iterable[str], there: Iterable[str]) -> None:
@@ -146,6 +151,8 @@ class SplitConfig(Config):
     """How trajectories are divided into train, valid and test. Every part has all parameter values, if there are enough
     samples of each."""
 
+    located = dict.fromkeys(("files", "record"), is_path)
+
     convention: Literal["seeded", "pdebench-first", "pdebench-last"] = "seeded"
     """seeded: at random, by the seed of the data. pdebench-first and pdebench-last, as in PDEBench: the first or the
     last trajectories are for testing."""
@@ -182,13 +189,15 @@ class SplitConfig(Config):
 class DataConfig(GenerateConfig):
     """One data set of a run: existing files, or one to be made; and which part of it is used."""
 
+    located: ClassVar = {"file": is_path, "task": is_file_name}
+
     task: str | Definition | None = None  # type: ignore[assignment]
     """What the data are: a built-in name (`ups data tasks`), a new name, a whole definition as `ups data info` prints
     it, or the path of a YAML file with one. Not needed where the files say it themselves."""
     file: str | tuple[str, ...] | None = None
     """A file, a folder, a pattern (`data/*Nu*.hdf5`), or a remote file that is fetched on first use (`pdebench:NAME`,
-    `well:NAME`, https://…, s3://… or hf://…); or a list of these, all of one task. Without it, the data are made as the
-    other keys say."""
+    `well:NAME`, https://…, s3://… or hf://…); or a list of these, all of one task. A relative path counts from the
+    folder of the config. Without it, the data are made as the other keys say."""
     reduce: Reduction = Field(default_factory=Reduction)
     """Use only every n-th frame and cell of the file, in all parts of the split; the file keeps the rest.
     docs/howto-simulate.md compares it with `store`."""
@@ -219,7 +228,7 @@ class DataConfig(GenerateConfig):
     @property
     def paths(self) -> list[str]:
         """Those of them that are paths of this machine."""
-        return [word for word in self.words if not is_elsewhere(word)]
+        return [word for word in self.words if is_path(word)]
 
     @property
     def equation(self) -> str | None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -46,10 +47,11 @@ class Identity:
 
     Its `files` are those of `files_of`; its `exams` the ones that were made to judge the simulator on. Files that the
     run makes itself may be missing, for they are made again; they must then hold the same.
+    `home`: that of the run's config, from which its record counts what was named by a relative path.
     """
 
-    def __init__(self, folder: RunDir, say: Callable[[str], None]) -> None:
-        self.folder, self.say = folder, say
+    def __init__(self, folder: RunDir, say: Callable[[str], None], home: str | None = None) -> None:
+        self.folder, self.say, self.home = folder, say, home or os.curdir
         self.memory = Memory(folder.hashes, folder.shared_hashes)
 
     def recorded(self, section: str = "files") -> dict[str, Digest]:
@@ -183,7 +185,7 @@ class Identity:
         for sign, home in ((RUN, self.folder.folder), (FETCHED, downloads())):
             if path.is_relative_to(home):
                 return f"{sign}{path.relative_to(home).as_posix()}"
-        return str(path)
+        return str(path) if path.is_absolute() else os.path.relpath(path, self.home)
 
     def _gone(self, name: str) -> bool:
         """Whether a file is missing that the run neither makes nor fetches itself."""
@@ -193,7 +195,7 @@ class Identity:
         for sign, home in ((RUN, self.folder.folder), (FETCHED, downloads())):
             if name.startswith(sign):
                 return home / name.removeprefix(sign)
-        return Path(name)
+        return Path(name) if os.path.isabs(name) else Path(os.path.relpath(os.path.join(self.home, name)))
 
 
 class IdentifiedStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -83,26 +84,26 @@ def _others(data: DataSet, place: Path, parent: RunConfig | None) -> list[DataEn
     same parts."""
     if parent is None:
         return list(data.entries)
-    known, files = parent.data.values(), _files(RunDir.at(place))
+    known, files = parent.data.values(), _files(RunDir.at(place), parent)
     return [entry for entry in data.entries if entry.config not in known or not _recorded([entry], files)]
 
 
-def _files(folder: RunDir) -> set[Path]:
+def _files(folder: RunDir, config: RunConfig) -> set[str]:
     """The files that a run was trained on."""
-    return {path.absolute() for path in Identity(folder, lambda _: None).by_path()}
+    return {os.path.abspath(path) for path in Identity(folder, lambda _: None, config.home).by_path()}
 
 
-def _recorded(entries: Iterable[DataEntry], files: Collection[Path]) -> bool:
+def _recorded(entries: Iterable[DataEntry], files: Collection[str]) -> bool:
     """Whether all files of the entries are among `files`; data that a run makes are always the same."""
     there = (entry for entry in entries if entry.config.there)
-    return all(path.absolute() in files for entry in there for path in entry.source.files())
+    return all(os.path.abspath(path) in files for entry in there for path in entry.source.files())
 
 
 def _used(folder: RunDir, config: RunConfig, following: OnProgress, stack: ExitStack) -> list[Ends]:
     """What a run was trained and validated on, open until `stack` closes; DataError where its data are gone. None are
     made."""
-    files = _files(folder)
-    if not files or not all(path.exists() for path in files):
+    files = _files(folder, config)
+    if not files or not all(os.path.exists(path) for path in files):
         raise FileNotFoundError(folder.data)
     sets = open_sets(config.data, folder.cache("data"), following, stack)
     entries = [entry for data in sets for entry in data.entries]

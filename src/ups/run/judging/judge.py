@@ -236,7 +236,7 @@ def judged(judge: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
             results.append(judge.task(main, data, chain(others, beyond if split == "test" else ())))
     on, seen = seen_before(config, sets, split, judge.screen.following)
     judge.warnings += seen
-    digests = Identity(folder, judge.screen.say).by_path()
+    digests = Identity(folder, judge.screen.say, config.home).by_path()
     report = judge.report(config.name, results, [data.fact(digests) for data in sets], on=on)
     simulators = {OURS: digest_of(folder), CHAMPION: judge.champion.simulator if judge.champion is not None else ""}
     learning = tuple(curves_of(folder.metrics))
