@@ -11,6 +11,7 @@ import os
 import resource
 import stat
 import struct
+import unicodedata
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.parsing import has_no_text
-from ups.types import DataError, data_size
+from ups.types import ConfigError, DataError, data_size
 
 CHUNK = 1 << 22
 MARGIN = 1 << 16  # bytes of a file beside its numbers
@@ -95,6 +96,21 @@ def no_text(text: str) -> str:
     name = next((word for word in text.split() if has_no_text(word)), text[:200]).strip("'\",:;()[]")
     name = name.encode("utf-8", "backslashreplace").decode()
     return f"'{name}': has bytes that are no text (UTF-8) and cannot be written down; rename that file or folder."
+
+
+def line_breaker(name: str) -> str:
+    """The first character of a name that ends a line or commands a terminal; empty where it has none."""
+    return next((c for c in name if unicodedata.category(c) in ("Cc", "Zl", "Zp")), "")
+
+
+def one_line(path: Path) -> Path:
+    """The path of what is to be written, as it is; ConfigError where it could not be printed as a line of its own, from
+    which scripts read it."""
+    if odd := line_breaker(str(path)):
+        raise ConfigError(
+            f"{str(path)!r}: has the character {odd!r}, and could not be printed as a line; choose another name."
+        )
+    return path
 
 
 def check_file_size(path: Path, need: int, remedy: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from ups.config import Config, as_meant, dump, fingerprint, from_here, incidental_keys
-from ups.files import foreign_in, laid_by_another, write_atomic
+from ups.files import foreign_in, laid_by_another, one_line, write_atomic
 from ups.parsing import parse_yaml, read_json, read_record, read_text
 from ups.presence import hold, release
 from ups.provenance import environment
@@ -92,7 +92,7 @@ class RunDir(AbstractContextManager["RunDir"]):
 
         `force`: resumed also with a config that differs, where that changes nothing of what is learnt.
         """
-        run = cls(folder)
+        run = cls(one_line(folder))
         if resume and overwrite:
             raise ConfigError("resume and overwrite exclude each other; give one of them.")
         try:

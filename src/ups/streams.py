@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import io
@@ -263,8 +264,23 @@ def _open_closed() -> None:
             os.set_inheritable(number, True)
 
 
+def _as_bytes(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What stands for a character that an encoding lacks: the byte of a name of a file that is no text, as the system
+    knows that name; of all others the number."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error("ups.bytes", _as_bytes)
+
+
 def _stream(number: int, old: io.TextIOWrapper | None) -> io.TextIOWrapper:
-    """A text stream on a descriptor, like `old`; a character that its encoding lacks is written as its number."""
+    """A text stream on a descriptor, like `old`; a character that its encoding lacks is written as its number.
+
+    On standard output, from which scripts read paths, what stands in a name for a byte is that byte.
+    """
     if old is not None and _descriptor(old) is not None:
         return old
     with contextlib.suppress(OSError, ValueError):
@@ -273,7 +289,7 @@ def _stream(number: int, old: io.TextIOWrapper | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(Descriptor(number)),
         encoding=getattr(old, "encoding", None) or "utf-8",
-        errors="backslashreplace",
+        errors="ups.bytes" if number == 1 else "backslashreplace",
         line_buffering=number == 2 or getattr(old, "line_buffering", False),
         write_through=getattr(old, "write_through", False),
     )

@@ -25,12 +25,13 @@ from ups.cli.faults import faults
 from ups.cli.init import init
 from ups.cli.launch import launch
 from ups.cli.numbers import Whole
+from ups.cli.places import Place
 from ups.cli.run import code_of, run
 from ups.cli.runs import compare, leaderboard, logs, runs, watch
 from ups.cli.runs import show as show_run
 from ups.cli.sweep import sweep
 from ups.cli.track import track
-from ups.files import no_text
+from ups.files import no_text, one_line
 from ups.progress import Screen
 from ups.screen import Saying, following, show, training, waiting
 from ups.streams import finish, printable, protect
@@ -76,7 +77,7 @@ app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONF
 
 
 @app.command
-def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> int:
+def demo(*, out: Place = Path("runs/demo"), config: Path | None = None) -> int:
     """From nothing to a trained simulator of three tasks, judged and shown: minutes on a laptop.
 
     Makes Burgers, advection and 2D reaction-diffusion data, checks them and shows them on a page
@@ -115,7 +116,7 @@ def evaluate(
     params: str | None = None,
     baselines: str | None = None,
     samples: Whole | None = None,
-    out: Path | None = None,
+    out: Place | None = None,
     device: str = "auto",
 ) -> None:
     """Judge the simulator of a finished run again, and write results.json and report.html.
@@ -148,6 +149,7 @@ def evaluate(
     device
         auto, cpu, cuda or cuda:N.
     """
+    one_line(out or run)
     with following(f"opening {run}") as report:
         from ups.jobs.evaluate import Question, evaluate_run
         from ups.run_files import REPORT
@@ -173,7 +175,7 @@ def rollout(
     *,
     input: Path,
     steps: Whole,
-    out: Path,
+    out: Place,
     samples: Whole = 8,
     task: str | None = None,
     params: str | None = None,

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
+from ups.cli.places import Place
 from ups.engine.train import Precision
 from ups.screen import say, waiting
 from ups.types import ConfigError
@@ -27,7 +28,7 @@ def bench_accuracy(
     start_from: Path | None = None,
     precision: Precision | None = None,
     ledger: Path | None = None,
-    out: Path = Path("runs/bench"),
+    out: Place = Path("runs/bench"),
     rows: Path | None = None,
     device: str | None = None,
     commit: str | None = None,
@@ -106,7 +107,7 @@ def bench_verify(
     whole: bool = False,
     seed: Whole = 0,
     ledger: Path | None = None,
-    out: Path = Path("runs/bench"),
+    out: Place = Path("runs/bench"),
     rows: Path | None = None,
     device: str | None = None,
 ) -> int:

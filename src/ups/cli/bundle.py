@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from ups.cli.places import Place
 from ups.screen import waiting
 
 
@@ -16,7 +16,7 @@ def bundle(
     platform: str | None = None,
     extras: Annotated[str | None, Parameter(name="--with")] = None,
     without: str = "torch",
-    out: Path | None = None,
+    out: Place | None = None,
     archive: bool = False,
     whole: bool = False,
 ) -> None:

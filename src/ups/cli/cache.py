@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from ups.files import one_line
 from ups.progress import Screen
 from ups.screen import following, table, waiting
 from ups.streams import delivered
@@ -44,6 +45,7 @@ def build(
         from ups.jobs.cache import run_of
 
         folder, config = run_of(target, {**overrides, **({"cache.rebuild": "true"} if rebuild else {})})
+        one_line(folder.folder if config.cache.folder is None else Path(config.cache.folder))
         for path in job(folder, config, device, Screen(print, report, _unseen)):
             print(path)
 

@@ -9,6 +9,8 @@ from cyclopts import App, Group, Parameter
 
 from ups.cli.assignments import assignments, shares
 from ups.cli.numbers import Whole
+from ups.cli.places import Place
+from ups.files import one_line
 from ups.screen import following, waiting
 from ups.streams import delivered, printable
 from ups.types import ConfigError, counted
@@ -34,7 +36,7 @@ def generate(
     scheme: Scheme | None = None,
     device: str = "auto",
     batch: Whole | None = None,
-    out: Path = Path("data"),
+    out: Place = Path("data"),
     dtype: Dtype | None = None,
     overwrite: bool = False,
     **params: Annotated[str, Parameter(group=EQUATION, show=False)],
@@ -160,7 +162,7 @@ def validate(*files: Path, task: str | None = None, params: str | None = None) -
 @data.command
 def fetch(
     *what: str,
-    to: Path = Path("data"),
+    to: Place = Path("data"),
     parts: Whole = 4,
     list_: Annotated[bool, Parameter(name="--list")] = False,
     dry_run: bool = False,
@@ -208,7 +210,7 @@ def fetch(
         fetched.require_room()
         return delivered()
     code = 0 if unchecked else _checked(fetched.data(paths))
-    print(*(printable(str(path)) for path in fetched.data(paths)), sep="\n")
+    print(*fetched.data(paths), sep="\n")
     return code
 
 
@@ -237,7 +239,7 @@ def _told(files: tuple[Path, ...], faults: Findings, remarks: Findings) -> int:
 def import_(
     *files: Path,
     task: str | None = None,
-    out: Path = Path("data"),
+    out: Place = Path("data"),
     name: str = "",
     resample: bool = False,
     split: str | None = None,
@@ -286,7 +288,7 @@ def import_(
 def split(
     file: Path,
     *,
-    out: Path | None = None,
+    out: Place | None = None,
     convention: Convention = "seeded",
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
     seed: Whole = 0,
@@ -312,6 +314,7 @@ def split(
     task
         What the file holds, where neither its name nor its attributes say so.
     """
+    one_line(out or file)
     with waiting(f"reading {file}"):
         from ups.definition import definition_from
         from ups.jobs.inspect import record_split

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ups.cli.numbers import Whole
+from ups.cli.places import Place
 from ups.types import ConfigError
 
 
@@ -15,7 +16,7 @@ def faults(
     ranks: str = "1,2,4",
     strategies: str = "single,ddp,fsdp",
     only: str = "",
-    out: Path | None = None,
+    out: Place | None = None,
     table: Path | None = None,
     json: Path | None = None,
     jobs: Whole | None = None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ups.cli.places import Place
 from ups.screen import waiting
 from ups.streams import printable
 
 
 def init(
     *files: Path,
-    out: Path = Path("config.yaml"),
+    out: Place = Path("config.yaml"),
     task: str = "",
     minutes: float = 5.0,
     device: str = "auto",

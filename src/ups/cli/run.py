@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
+from ups.files import one_line
 from ups.progress import Screen
 from ups.screen import Saying, following, show, training, waiting
 from ups.streams import delivered, never_wait
@@ -148,7 +149,7 @@ def code_of(ending: Ending) -> int:
 
 
 def _span(settings: RunConfig, first: str | None, last: str | None, *, dry_run: bool, overwrite: bool) -> Span:
-    """The phases that were asked for."""
+    """The phases that were asked for, of a run whose folder can be named."""
     from ups.run.journal import Span
     from ups.rundir import RunDir
 
@@ -156,6 +157,7 @@ def _span(settings: RunConfig, first: str | None, last: str | None, *, dry_run: 
         raise ConfigError(f"--dry-run ends after phase dry-run, and --until says {last}; leave one of them out.")
     span = Span.of(first, "dry-run" if dry_run else last)
     folder = RunDir(Path(settings.out) / settings.name)
+    one_line(folder.folder.resolve())
     if first is not None and overwrite:
         raise ConfigError("--from goes on with what is there, and --overwrite deletes it; leave one of them out.")
     if first is not None and folder.known() is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
+from ups.cli.places import Place
 from ups.screen import table
 from ups.streams import delivered, printable
 
@@ -181,7 +182,7 @@ def leaderboard(folder: Path = RUNS, *, task: str | None = None, top: Whole = 10
     return delivered()
 
 
-def compare(first: Path, *others: Path, out: Path | None = None) -> int:
+def compare(first: Path, *others: Path, out: Place | None = None) -> int:
     """Compare runs: which settings differ, and whose errors are lower on the same test trajectories, with intervals.
 
     Says in plain words which is better and whether that is significant. Runs that differ by their seed alone are taken
@@ -207,5 +208,5 @@ def compare(first: Path, *others: Path, out: Path | None = None) -> int:
         parts += [table(rows), ""] if rows else []
     print(printable("\n".join((*parts, *result.sentences()))), flush=True)
     if out is not None:
-        print(printable(str(write_page(page_of(result), out))))
+        print(write_page(page_of(result), out))
     return delivered()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
+from ups.cli.places import Place
 from ups.screen import table, waiting
 from ups.streams import printable
 from ups.types import ConfigError
@@ -23,7 +23,7 @@ def sweep(
     seed: Whole = 0,
     jobs: Whole | None = None,
     devices: str | None = None,
-    out: Path | None = None,
+    out: Place | None = None,
 ) -> int:
     """Run a config at many settings, side by side, and say which is best on validation trajectories.
 
@@ -66,5 +66,5 @@ def sweep(
     request = Request(file, over, flags, out, jobs, named, random, optuna, seed, seeds)
     code, folder, settings = carry_out(request, say, sys.argv, waiting(f"checking the points of {file}"))
     print(printable(table(table_of(settings))))
-    print(printable("\n".join((*sentences_of(folder, settings), str(folder / PAGE)))))
+    print(printable("\n".join(sentences_of(folder, settings))), folder / PAGE, sep="\n")
     return code

@@ -8,6 +8,7 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+from ups.files import line_breaker
 from ups.types import ConfigError, DataError
 
 LONGEST_NAME = 200  # bytes of the name of a file
@@ -103,7 +104,7 @@ def _open_query(query: str) -> str:
 def file_name(text: str) -> str:
     """The last part of a path in an address or a header, as a name within a folder; empty where it is none."""
     name = re.split(r"[/\\]", unquote(text))[-1].strip()
-    if name.startswith(".") or any(ord(c) < 32 or c == "\x7f" for c in name) or len(os.fsencode(name)) > LONGEST_NAME:
+    if name.startswith(".") or line_breaker(name) or len(os.fsencode(name)) > LONGEST_NAME:
         return ""
     return name
 
