@@ -84,7 +84,7 @@ def test_a_full_disk_ends_every_command_with_its_own_code_and_one_sentence(tmp_p
 
 
 def test_what_hdf5_cannot_write_is_no_crash_of_it(data: Path, tmp_path: Path) -> None:
-    """A quota and a limit of the size of files are seen by no look at the disk before."""
+    """A limit of the size of files is seen by no look at the disk, and HDF5 does not survive it."""
     words = [sys.executable, "-m", "ups", "data", "import", str(data), "--out", str(tmp_path / "well")]
     limit = "from resource import *; setrlimit(RLIMIT_FSIZE, (4096, 4096))"
     limit = f"{limit}; import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
@@ -93,7 +93,7 @@ def test_what_hdf5_cannot_write_is_no_crash_of_it(data: Path, tmp_path: Path) ->
     done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == Ending.STORAGE, done.stderr
     (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("ups: ")]
-    assert "File too large" in sentence
+    assert "no file that this process writes may be larger than 4.1 kB (ulimit -f)" in sentence
     assert "0x" not in sentence
 
 
