@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from scipy.io import savemat
 from ups.data import Source, open_source
 from ups.data.write_well import write_data_set
 from ups.definition import Definition
-from ups.types import Array
+from ups.types import Array, DataError
 
 AXES = {"sample": 3, "time": 4, "x": 5, "y": 6, "channel": 2}
 DTYPES = ("<f4", ">f4", "<f8", ">f8", "<f2", "<i2", ">i4", "?")
@@ -196,3 +197,23 @@ def test_what_is_read_is_what_was_written_in_any_format_and_again_after_import(
     data.check(imported, np.float32, [*reversed(range(len(source)))])
     assert imported.task.fields == source.task.fields
     assert imported.task.bounds == source.task.bounds
+
+
+@pytest.mark.parametrize("machine", ["<", ">"])
+def test_matrices_of_matlab_4_are_read(machine: str, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((4, 6))
+    path = tmp_path / "a.mat"
+    if machine == "<":
+        savemat(path, {"u": values, "x": np.arange(6.0), "note": "text", "n": np.ones((2, 2), "i2")}, format="4")
+    else:  # as machines wrote it whose numbers begin with the highest byte
+        with path.open("wb") as file:
+            for name, matrix in {"u": values, "x": np.arange(6.0)[None]}.items():
+                header = struct.pack(">5i", 1000, *matrix.shape, 0, len(name) + 1)
+                file.write(header + name.encode() + b"\0" + matrix.astype(">f8").tobytes("F"))
+    definition = Definition("matrix", dims=("time", "x"), fields={"u": ("u",)})
+    with open_source(path, {}, definition) as source:
+        np.testing.assert_array_equal(source.read(0)[..., 0], values)
+        np.testing.assert_array_equal(source.domain.coordinates[0], np.arange(6.0))
+    path.write_bytes(path.read_bytes()[:150])
+    with pytest.raises(DataError, match="the file is damaged"):
+        open_source(path, {}, definition).read(0)

@@ -1,8 +1,10 @@
-"""MATLAB's .mat files: up to version 7 through scipy, 7.3 as the HDF5 it is; axes in MATLAB's order."""
+"""MATLAB's .mat files: versions 4 to 7 through scipy, 7.3 as the HDF5 it is; axes in MATLAB's order."""
 
 from __future__ import annotations
 
 import math
+import re
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ from ups.files import starts_with
 from ups.later import h5py
 from ups.types import Array, TaskSpec
 
+LONGEST_NAME = 64  # bytes of a variable's, with the zero behind it
+# How version 4 stores a matrix, by the last two digits of its first number: the format, then full, text or sparse.
+KINDS_4 = {10 * number + kind for number in range(6) for kind in range(3)}
 # Number formats by MATLAB's names for them; other classes (char, cell, struct) are left alone.
 CLASSES = {
     **{"double": "f8", "single": "f4", "logical": "?"},
@@ -43,7 +48,25 @@ class MatlabStore(Store):
 
 def is_matlab(path: Path) -> bool:
     """Whether a file begins as MATLAB's do; never raises."""
-    return starts_with(path, b"MATLAB 5.0 MAT-file") or flavour(path) == "matlab"
+    return starts_with(path, b"MATLAB 5.0 MAT-file") or flavour(path) == "matlab" or _is_version_4(path)
+
+
+def _is_version_4(path: Path) -> bool:
+    """Whether a file begins as those of version 4 do: with numbers that tell how a matrix is stored, its rows and
+    columns, whether it is complex, and the length of its name; and with this name."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            beginning = file.read(20 + LONGEST_NAME)
+    except (OSError, ValueError):
+        return False
+    for order, machine in (("<", 0), (">", 1000)):
+        if len(beginning) > 20:
+            kind, rows, columns, imaginary, length = struct.unpack(f"{order}5i", beginning[:20])
+            name = beginning[20:][: max(length - 1, 0)]
+            known = kind - machine in KINDS_4 and min(rows, columns) >= 0 and imaginary in (0, 1)
+            if known and len(name) == length - 1 and re.fullmatch(rb"[A-Za-z]\w*", name):
+                return True
+    return False
 
 
 def open_matlab(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
