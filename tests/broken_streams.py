@@ -62,7 +62,7 @@ def _command(words: Sequence[str], env: Mapping[str, str], kinds: tuple[str, str
     os.environ.update({"OMP_NUM_THREADS": "1", **env})
     import torch
 
-    import ups.cli
+    import ups.cli.app
     import ups.screen
 
     torch.set_num_threads(1)
@@ -73,7 +73,7 @@ def _command(words: Sequence[str], env: Mapping[str, str], kinds: tuple[str, str
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     sys.argv, code = ["ups", *words], 0
     try:
-        ups.cli.main()
+        ups.cli.app.main()
     except SystemExit as end:
         code = int(end.code or 0)
     except BaseException:  # noqa: BLE001

@@ -17,17 +17,32 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 # Tests in whose process pictures are really drawn.
-DRAWN = ("eval/", "jobs/test_evaluate.py", "run_folders/", "pages/", "run/test_run.py")
+DRAWN = ("eval/", "jobs/test_evaluate.py", "fleet/run_folders/", "pages/", "run/test_run.py")
 GROUPS = Path("/sys/fs/cgroup/memory")
 # Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
 LONGEST = (
-    *("engine/test_ranks.py", "lab/test_faults.py", "jobs/test_estimate.py", "engine/test_sharded.py"),
+    *("engine/test_ranks.py", "fleet/fault_tests/test_faults.py", "jobs/test_estimate.py", "engine/test_sharded.py"),
     *("run/test_generate.py", "run/test_data_identity.py"),
-    *("run/test_run.py", "supervise/test_supervisor.py", "stages/test_howto_add_a_stage.py", "stages/test_learning.py"),
-    *("doctor/test_all_checks.py", "jobs/test_evaluate.py", "test_streams.py", "run/test_open_data.py"),
-    *("stages/test_stages.py", "run/test_forever.py", "supervise/test_survival.py", "run/test_supervise.py"),
+    *(
+        "run/test_run.py",
+        "fleet/supervise/test_supervisor.py",
+        "stages/test_howto_add_a_stage.py",
+        "stages/test_learning.py",
+    ),
+    *("fleet/doctor/test_all_checks.py", "jobs/test_evaluate.py", "test_streams.py", "run/test_open_data.py"),
+    *(
+        "stages/test_stages.py",
+        "fleet/running/test_forever.py",
+        "fleet/supervise/test_survival.py",
+        "fleet/running/test_supervise.py",
+    ),
     *("run/test_gates.py", "run/test_params.py", "run/test_calibrate.py", "models/test_operator.py"),
-    *("test_lightning.py", "tracking/test_mirrors.py", "test_stuck_readers.py", "physics/test_howto.py"),
+    *(
+        "fleet/lightning/test_lightning.py",
+        "fleet/tracking/test_mirrors.py",
+        "test_stuck_readers.py",
+        "physics/test_howto.py",
+    ),
 )
 
 

@@ -36,7 +36,7 @@ def entered(text: str, block: str) -> str:
     return before + header + new + end + after
 
 
-def house_after(page: str, place: Path, copied: tuple[str, ...] = ("src/ups", "docs")) -> Path:
+def house_after(page: str, place: Path, copied: tuple[str, ...] = ("src", "docs")) -> Path:
     """A copy of the house with everything added that a page adds."""
     for name in copied:
         shutil.copytree(ROOT / name, place / name)  # with what is compiled: to compile it anew takes seconds

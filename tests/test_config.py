@@ -287,8 +287,8 @@ def test_a_plan_needs_what_forecasts_and_has_the_parts_of_what_it_goes_on_from()
     assert load(run_config(), None, {"plan": "[codec, operator, residual]"}).parts == ("codec", "operator", "residual")
 
 
-def test_what_runs_that_learn_alike_may_differ_in_is_known_by_the_old_name_of_a_key_too() -> None:
-    assert without_effect() >= {"name", "out", "tracking", "trackers"}
+def test_what_runs_that_learn_alike_may_differ_in_are_their_names_and_how_they_are_carried_out() -> None:
+    assert without_effect() >= {"name", "out", "tracking", "limits", "sync", "dist"}
     assert not without_effect() & {"seed", "data", "evaluation"}
 
 

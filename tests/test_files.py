@@ -17,11 +17,8 @@ import pytest
 import torch
 
 from rooms import run_in
-from ups.bench.numbers import write_numbers
 from ups.data.splits import make_split
-from ups.doctor.findings import write as write_findings
 from ups.files import draft, write_atomic, write_named
-from ups.lab.table import write_json as write_cases
 from ups.models import artifact
 from ups.types import DataError
 
@@ -241,19 +238,3 @@ def test_what_was_there_stays_if_the_writing_fails(tmp_path: Path) -> None:
         fail()
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
-
-
-JSON: dict[str, Callable[[Path], None]] = {
-    "bench": lambda path: write_numbers(path, {}, {}),
-    "doctor": lambda path: write_findings(path, []),
-    "faults": lambda path: write_cases(path, {}, [], 0.0),
-}
-
-
-@pytest.mark.parametrize("command", JSON)
-def test_a_device_named_for_numbers_is_refused_in_one_sentence(command: str) -> None:
-    device = Path("/dev/full")
-    before = device.lstat()
-    with pytest.raises(DataError, match=r"/dev/full: cannot be written \(it is a device, not a file\); choose another"):
-        JSON[command](device)
-    assert device.lstat().st_ino == before.st_ino

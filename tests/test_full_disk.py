@@ -21,7 +21,7 @@ COMMANDS = """
 import io, os, sys
 from contextlib import redirect_stderr
 from pathlib import Path
-from ups.cli import main
+from ups.cli.app import main
 
 folder, full = Path(sys.argv[1]), Path(sys.argv[2])
 with open(full / "filler", "wb", buffering=0) as file:

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ups.cli import main
+from ups.cli.app import main
 from ups.files import no_text, write_atomic
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending, Failure, Verdict, read_failures
@@ -44,7 +44,7 @@ def test_data_below_a_name_that_is_no_text_is_read_and_written(folder: Path) -> 
         ["split", file, "--out", str(folder / "s.json")],
         ["import", file, "--out", f"{folder}/w"],
     ]
-    code = "import json, sys\nfrom ups.cli import main\nfor words in json.loads(sys.argv[1]):\n"
+    code = "import json, sys\nfrom ups.cli.app import main\nfor words in json.loads(sys.argv[1]):\n"
     code += "    try:\n        main(['data', *words])\n    except SystemExit as end:\n        print('ended', end.code)"
     asked = [sys.executable, "-c", code, json.dumps(commands)]
     done = subprocess.run(asked, check=False, capture_output=True, timeout=120)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from memory_runs import finished
-from ups.cli import main
+from ups.cli.app import main
 
 ODD = ["a\nb", "a\rb", "a\x1b[2Jb", "a\x7fb", "a\x9bb", "a\u2028b"]
 FINE = ["a b", "ä", "a\u00adb", "a'\"$b", os.fsdecode(b"a\xffb")]
@@ -99,7 +99,7 @@ def test_the_last_line_is_the_path_to_the_byte(data: Path, tmp_path: Path, name:
         "fetch": tmp_path / name / NAME,
         "import": tmp_path / name / "advection1d",
     }
-    code = "import json, sys\nfrom ups.cli import main\nfor words in json.loads(sys.argv[1]):\n"
+    code = "import json, sys\nfrom ups.cli.app import main\nfor words in json.loads(sys.argv[1]):\n"
     code += (
         "    try:\n        main(words)\n    except SystemExit as end:\n        assert not end.code\n    print('---')"
     )

@@ -10,17 +10,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "ups"
+SOURCE = ROOT / "src"
 
 # Where something stands that could run what it is given, and why it may.
 ALLOWED = {
-    ("supervise/forked_functions.py", "pickle"): "pipes between a process and the children that it forks",
-    ("doctor/model_exercises.py", "pickle"): "a file in a private folder, between a process and its own ranks",
-    ("data/readers/torch_files.py", "pickle"): "the exception that refuses objects; nothing is unpickled",
-    ("lightning/stage_module.py", "pickle"): "the exception that refuses objects; nothing is unpickled",
-    ("lab/strangers.py", "pickle"): "made by the lab, to show that nobody unpickles it",
-    ("lab/strangers.py", "os.system"): "what that pickle would do; never called",
-    ("parsing.py", "yaml.load"): "with a SafeLoader of its own",
+    ("ups_fleet/supervise/forked_functions.py", "pickle"): "pipes between a process and the children that it forks",
+    (
+        "ups_fleet/doctor/model_exercises.py",
+        "pickle",
+    ): "a file in a private folder, between a process and its ranks",
+    ("ups/data/readers/torch_files.py", "pickle"): "the exception that refuses objects; nothing is unpickled",
+    ("ups_fleet/lightning/stage_module.py", "pickle"): "the exception that refuses objects; nothing is unpickled",
+    ("ups_fleet/fault_tests/strangers.py", "pickle"): "made by the lab, to show that nobody unpickles it",
+    ("ups_fleet/fault_tests/strangers.py", "os.system"): "what that pickle would do; never called",
+    ("ups/parsing.py", "yaml.load"): "with a SafeLoader of its own",
 }
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
 CALLS = {

@@ -16,7 +16,7 @@ from cyclopts import App
 
 from broken_streams import STREAMS, code_of, codes_of, started
 from planted_secrets import PLANTED, leaks
-from ups.cli import app, main
+from ups.cli.app import app, main
 
 GENERATE = ("data", "generate", "advection1d", "--samples", "4", "--resolution", "16", "--frames", "3")
 RUN = """

@@ -1,5 +1,5 @@
 """`python -m ups` is `ups`."""
 
-from ups.cli import main
+from ups.cli.app import main
 
 main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 import traceback as traces
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,6 +55,7 @@ _FULL_TEXTS = (
 )
 FAILING = frozenset({errno.EROFS, errno.EIO, errno.ESTALE})  # of a disk that somebody has to mount again, or mend
 _STORAGE = FAILING | _FULL
+_REMEDY = re.compile(r"\b([Ff]ree (some space|the disk)|make room)\b")
 # The machine had no process or descriptor to give: others may give theirs back.
 _LENT = {errno.EAGAIN, errno.EMFILE, errno.ENFILE}
 _BY_NAME = {
@@ -297,3 +299,15 @@ def _with_context(error: BaseException) -> Iterator[BaseException]:
     while link is not None:
         yield link
         link = None if link.__suppress_context__ else link.__context__
+
+
+def with_remedy(cause: str, advice: str) -> str:
+    """Why a disk did not take what it should, what to do, and what could be deleted where it is full."""
+    words = cause if cause.endswith(".") else f"{cause}."
+    if any(os.strerror(number) in words for number in FAILING):
+        return words if "mount it again" in words else f"{words} Mount its disk again, or mend it, and --resume."
+    if os.strerror(errno.EFBIG) in words:
+        return words if "ulimit -f" in words else f"{words} Raise the limit of file sizes (ulimit -f) and --resume."
+    if not _REMEDY.search(words):
+        words = f"{words} Free some space and --resume."
+    return f"{words} {advice}".strip()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
+from ups_bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 
 HOME = Path(__file__).parents[2]
 

@@ -11,15 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
 from tiny_rows import TINY, alone, in_this_process, never
-from ups.bench import accuracy, ledger
-from ups.bench.accuracy import Request, Way, bench_accuracy
-from ups.bench.beyond import OVER_GRID
-from ups.bench.rows import Budget, Row, check_budget, rows_in
-from ups.bench.variants import Few, InPrecision, Short, Whole
-from ups.bench.verify import bench_verify, compared
-from ups.cli import main
+
+from ups.cli.app import main
 from ups.config import load
 from ups.data import open_source
 from ups.physics import TASKS
@@ -28,6 +22,12 @@ from ups.run.data.generate import generate
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
+from ups_bench import accuracy, ledger
+from ups_bench.accuracy import Request, Way, bench_accuracy
+from ups_bench.beyond import OVER_GRID
+from ups_bench.rows import Budget, Row, check_budget, rows_in
+from ups_bench.variants import Few, InPrecision, Short, Whole
+from ups_bench.verify import bench_verify, compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,8 +338,8 @@ def test_an_fno_beside_it_has_as_many_parameters_and_as_much_time(measured: Meas
 
 def test_flags_of_the_command_become_the_budget_of_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("ups.bench.accuracy.bench_accuracy", lambda request, say: asked.append(request) or 0)  # noqa: ARG005
-    monkeypatch.setattr("ups.bench.verify.bench_verify", lambda *given: asked.append(given) or 0)
+    monkeypatch.setattr("ups_bench.accuracy.bench_accuracy", lambda request, say: asked.append(request) or 0)  # noqa: ARG005
+    monkeypatch.setattr("ups_bench.verify.bench_verify", lambda *given: asked.append(given) or 0)
 
     def budget(*words: str) -> Budget:
         with contextlib.suppress(SystemExit):

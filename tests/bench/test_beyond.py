@@ -7,14 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tiny_rows import entry, in_this_process
-from ups.bench.accuracy import entry_of
-from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS, over_grid, over_neighbours, trained_values
-from ups.bench.ledger import text_of
-from ups.bench.many import sets_of
-from ups.bench.rows import Budget, Row, beyond, chosen
-from ups.bench.variants import Few, InPrecision, variant_of
+
 from ups.config import load
 from ups.data.splits import make_split
 from ups.eval.trajectories import PerTrajectory
@@ -23,6 +17,12 @@ from ups.run.data.outlines import outlines
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending
+from ups_bench.accuracy import entry_of
+from ups_bench.beyond import OVER_GRID, OVER_NEIGHBOURS, over_grid, over_neighbours, trained_values
+from ups_bench.ledger import text_of
+from ups_bench.many import sets_of
+from ups_bench.rows import Budget, Row, beyond, chosen
+from ups_bench.variants import Few, InPrecision, variant_of
 
 HOME = Path(__file__).parents[2]
 

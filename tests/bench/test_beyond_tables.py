@@ -7,12 +7,13 @@ from functools import cache
 from pathlib import Path
 
 from tiny_rows import FACTS
-from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
-from ups.bench.beyond_tables import draw, resolution_table, tables_beyond
-from ups.bench.ledger import Entry, sealed
-from ups.bench.many import covers
-from ups.bench.rows import ROWS, Row
-from ups.bench.tables import accuracy_table, beside_table, headline_table
+
+from ups_bench.beyond import OVER_GRID, OVER_NEIGHBOURS
+from ups_bench.beyond_tables import draw, resolution_table, tables_beyond
+from ups_bench.ledger import Entry, sealed
+from ups_bench.many import covers
+from ups_bench.rows import ROWS, Row
+from ups_bench.tables import accuracy_table, beside_table, headline_table
 
 HOME = Path(__file__).parents[2]
 

@@ -8,13 +8,13 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-
 from tiny_rows import FACTS, entry
-from ups.bench.accuracy import sentence
-from ups.bench.cells import score_cell
-from ups.bench.ledger import append, read, text_of
-from ups.bench.verify import compared
+
 from ups.types import DataError
+from ups_bench.accuracy import sentence
+from ups_bench.cells import score_cell
+from ups_bench.ledger import append, read, text_of
+from ups_bench.verify import compared
 
 
 def test_two_ledgers_that_grew_apart_are_joined_and_nothing_is_twice(tmp_path: Path) -> None:

@@ -7,17 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tiny_rows import in_this_process
-from ups.bench.accuracy import entry_of
-from ups.bench.rows import DEFAULTS, PUBLISHED, ROWS, Budget, Row, beyond, check_budget, chosen, defaults, rows_in
-from ups.bench.variants import Few, InPrecision, Short
+
 from ups.config import fingerprint, load, unnamed
 from ups.run.config import run_config
 from ups.run.data.outlines import Outline, outlines
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending
+from ups_bench.accuracy import entry_of
+from ups_bench.rows import DEFAULTS, PUBLISHED, ROWS, Budget, Row, beyond, check_budget, chosen, defaults, rows_in
+from ups_bench.variants import Few, InPrecision, Short
 
 HOME = Path(__file__).parents[2]
 # Of each family: cells, frames, frames that are given, trajectories.

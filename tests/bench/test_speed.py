@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from ups.bench import speed
-from ups.bench.kernels import kernel_seconds, kind_of, summary
-from ups.bench.speed import BARS, PARTS, bench_speed
-from ups.bench.speed_case import SIZES, SpeedNumbers, large_case
-from ups.bench.speed_large import Demand, fitting
-from ups.bench.speed_steps import Reductions, ranks_rows, small
-from ups.bench.tables import kernels_table, speed_table
-from ups.bench.turns import Spread, in_turn, over
-from ups.cli import main
-from ups.supervise.forked_functions import Result
+from ups.cli.app import main
 from ups.types import DataError
+from ups_bench import speed
+from ups_bench.kernels import kernel_seconds, kind_of, summary
+from ups_bench.speed import BARS, PARTS, bench_speed
+from ups_bench.speed_case import SIZES, SpeedNumbers, large_case
+from ups_bench.speed_large import Demand, fitting
+from ups_bench.speed_steps import Reductions, ranks_rows, small
+from ups_bench.tables import kernels_table, speed_table
+from ups_bench.turns import Spread, in_turn, over
+from ups_fleet.supervise.forked_functions import Result
 
 CPU = torch.device("cpu")
 GRAPHS = "graphs over a bare loop, speed"

@@ -8,13 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from tiny_rows import FACTS
-from ups.bench.cells import circumstances, commits, runs_shown, score_cell
-from ups.bench.ledger import LEDGER, Entry, append, sealed
-from ups.bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
-from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, shown, tables_of
+
 from ups.types import DataError
+from ups_bench.cells import circumstances, commits, runs_shown, score_cell
+from ups_bench.ledger import LEDGER, Entry, append, sealed
+from ups_bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
+from ups_bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, shown, tables_of
 
 HOME = Path(__file__).parents[2]
 

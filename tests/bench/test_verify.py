@@ -6,18 +6,18 @@ import math
 from pathlib import Path
 
 import pytest
-
 from tiny_rows import FACTS, alone, entry
-from ups.bench import verify
-from ups.bench.ledger import Entry, text_of
-from ups.bench.rows import ROWS, Budget, Row, rows_in
-from ups.bench.seeds import Spread, common_spread, further_seed, pairs_expected
-from ups.bench.variants import Short
-from ups.bench.verify import bench_verify, comparable, compared, digests_of
+
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending
+from ups_bench import verify
+from ups_bench.ledger import Entry, text_of
+from ups_bench.rows import ROWS, Budget, Row, rows_in
+from ups_bench.seeds import Spread, common_spread, further_seed, pairs_expected
+from ups_bench.variants import Short
+from ups_bench.verify import bench_verify, comparable, compared, digests_of
 
 HOME = Path(__file__).parents[2]
 
@@ -223,7 +223,7 @@ def test_a_short_version_is_run_anew_without_baselines_and_its_data_are_not_kept
         f"{row.name}: nRMSE 1 in its short version; an earlier run had 0.9 – 1.1: as before.",
     ]
     assert list((tmp_path / "runs").glob("*/cache/data")) == []
-    monkeypatch.setattr("ups.bench.accuracy.has_gpu", lambda: False)
+    monkeypatch.setattr("ups_bench.accuracy.has_gpu", lambda: False)
     with pytest.raises(ConfigError, match="there is no GPU here; use cpu"):
         verified("cuda")
 

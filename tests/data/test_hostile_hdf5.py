@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ups.cli import main
+from ups.cli.app import main
 from ups.data import open_source
 from ups.data.write_well import write_data_set
 from ups.definition import Definition

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.cli import main
+from ups.cli.app import main
 
 VTI = """<?xml version="1.0"?>
 <VTKFile type="{}" version="1.0" byte_order="LittleEndian"><{} WholeExtent="0 1 0 1 0 0"/></VTKFile>

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as c10d
 from torch import Tensor
 
-from ranks import Result, run_ranks, values
+from ranks import Ended, run_ranks, values
 from small_training import SIZE, Failing, Fitting, Net, Rows, Waves, same_bits
 from ups.engine import loop
 from ups.engine.checkpoint.vault import Vault
@@ -115,7 +115,7 @@ def every_plan(strategy: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _tried(strategy: str) -> list[Result]:
+def _tried(strategy: str) -> list[Ended]:
     return run_ranks(every_plan, 2, strategy, timeout=240)
 
 

@@ -27,7 +27,6 @@ from ups.eval.training_facts import DrawCount, StageFact
 from ups.eval.trust_sections import _verdict as verdict_on_estimates
 from ups.eval.trust_sections import errors_section
 from ups.physics import TASKS
-from ups.run_folders.errors import errors_of
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
 
@@ -590,7 +589,6 @@ def test_a_field_that_is_not_learnt_is_named_wherever_a_verdict_stands(tmp_path:
     verdicts = {r.metric: r.value for r in read_results(results) if r.mode == "verdict"}
     fields = [f"learnt of {field.name}" for field in w.task.fields]
     assert verdicts == {"learnt": 0.0, **dict(zip(fields, (0.0, 1.0), strict=True))}
-    assert errors_of(tmp_path)["reacdiff2d"].briefly.endswith(f"(learnt, but not {bad})")
 
 
 def test_a_field_of_nothing_but_zeros_makes_a_mean_infinite_which_is_said_and_no_divergence() -> None:

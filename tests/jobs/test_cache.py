@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from ranks import run_ranks, values
 from rooms import run_in
 from rounding import needs_alike
-from ups.cli import main
+from ups.cli.app import main
 from ups.config import dump, fingerprint, load
 from ups.data.cache import Latents, StaleError, check_key, read_manifest, verify
 from ups.engine.ranks.dist import Dist

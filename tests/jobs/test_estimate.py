@@ -21,7 +21,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ups import host_memory
-from ups.cli import main
+from ups.cli.app import main
 from ups.config import fingerprint, load
 from ups.engine.loop import Trainer
 from ups.engine.memory import MemoryCount, fake, gathered, held_memory, training_work
@@ -424,7 +424,7 @@ def test_numbers_are_written_for_people() -> None:
 
 def test_its_help_does_not_import_torch() -> None:
     code = (
-        "import sys\nfrom ups.cli import app\napp(['estimate', '--help'], result_action='return_value')\n"
+        "import sys\nfrom ups.cli.app import app\napp(['estimate', '--help'], result_action='return_value')\n"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

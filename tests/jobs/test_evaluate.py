@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import ups
-from ups.cli import main
+from ups.cli.app import main
 from ups.config import fingerprint, load
 from ups.data import Joined, open_source
 from ups.data.reduction import Reduction

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from ups.cli import main
+from ups.cli.app import main
 from ups.data import open_source
 from ups.definition import Definition, definition_from
 from ups.jobs.import_data import import_data

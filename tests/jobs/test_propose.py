@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from ups.cli import main
+from ups.cli.app import main
 from ups.config import load
 from ups.data import open_source
 from ups.data.readers.memory import open_memory

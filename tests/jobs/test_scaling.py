@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ups.cli import main
+from ups.cli.app import main
 from ups.engine.ranks.dist_config import DistConfig
 from ups.jobs.estimate import estimate as module
 from ups.jobs.estimate.costs import costs

@@ -15,7 +15,7 @@ from test_masked import ALONE, state, with_nan
 from test_masked import simulator as of_lake
 
 import ups
-from ups.cli import main
+from ups.cli.app import main
 from ups.engine.memory import MemoryCount
 from ups.models import CodecConfig, OperatorConfig, Simulator, build, departures, frames_memory
 from ups.physics import TASKS

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from ups.cli import main
+from ups.cli.app import main
 from ups.config import dump, load
 from ups.data.checksums import BLOCK, BLOCKS, Memory, sample
 from ups.data.readers import READERS

@@ -411,7 +411,7 @@ def test_names_of_gates_are_those_of_records() -> None:
 
 
 def test_a_gate_missed_is_no_success_for_the_command(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from ups.cli import main
+    from ups.cli.app import main
 
     assert json.loads((home / "runs/tiny/verdict.json").read_text())["verdict"] == "SUCCESS"
     words = ["run", str(home / "tiny.yaml"), "--out", str(home / "runs"), "--gates.advection1d.nrmse", "1e-9"]

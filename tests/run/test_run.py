@@ -16,8 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import ups
-from ups.cli import main
-from ups.cli.demo import on_ranks
+from ups.cli.app import main
 from ups.config import load
 from ups.data import open_source
 from ups.eval.report import Report
@@ -177,21 +176,6 @@ def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     assert folder.report.exists()
     assert (tmp_path / "runs" / "demo-data" / "data.html").exists()
     assert len(report.headline()) == 2
-
-
-@pytest.mark.parametrize(("ranks", "cores", "started"), [(1, 2, 2), (3, 2, 3), (3, 1, 3), (1, 1, None)])
-def test_the_demo_is_run_on_the_ranks_of_its_config(
-    ranks: int, cores: int, started: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starts: list[int | None] = []
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr(
-        "ups.cli.demo.supervise", lambda config, **_: (starts.append(config.dist.ranks), Ending.SUCCESS)[1]
-    )
-    monkeypatch.setattr("ups.cli.demo.finish_alone", lambda config, *_, **__: (config, starts.append(None)))
-    config = load(run_config(), None, {"out": str(tmp_path), "dist.ranks": ranks})
-    on_ranks(config, SCREEN, overwrite=True, before=("data", 0.0))
-    assert starts == [started]
 
 
 @pytest.mark.slow

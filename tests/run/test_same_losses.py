@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.cli import main
+from ups.cli.app import main
 
 CONFIG = Path(__file__).parents[2] / "configs" / "advection-darcy.yaml"
 SMALL = {

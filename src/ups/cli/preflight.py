@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ups.doctor.before_run import quick_doctor
 from ups.jobs.estimate.fits import quick_estimate
 from ups.run.preflight import Preflight
+from ups.wings import look
 
-PREFLIGHT = Preflight(quick_doctor, quick_estimate)
+PREFLIGHT = Preflight(look, quick_estimate)

@@ -1,21 +1,19 @@
-"""`ups run`: a whole run, in processes that a supervisor starts, watches and starts again."""
+"""`ups run`: a whole run, in this process or as one of the ranks that `torchrun` has started."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from ups.cli.numbers import Whole
 from ups.files import one_line
 from ups.progress import Screen
 from ups.screen import Saying, following, show, training, waiting
-from ups.streams import delivered, never_wait
+from ups.streams import never_wait
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
 
@@ -26,17 +24,9 @@ if TYPE_CHECKING:
 
 def run(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
-    ranks: Whole | None = None,
     resume: bool = False,
     overwrite: bool = False,
     force: bool = False,
-    nodes: Whole | None = None,
-    node_rank: Whole = 0,
-    rendezvous: str = "",
-    forever: bool = False,
-    unit: bool = False,
-    here: bool = False,
-    debug: bool = False,
     profile: bool | int = False,
     until: str | None = None,
     from_: Annotated[str | None, Parameter(name="--from")] = None,
@@ -49,75 +39,62 @@ def run(
     example `--operator.train.seconds 60`. The run's folder holds the config, the environment, the logs, the simulator
     (`artifacts/simulator.safetensors`), `results.json`, `report.html` and `verdict.json`, which says how it ended.
 
-    The work is done by processes of their own. One that dies, hangs or runs out of memory is ended, named and started
-    again from the last verified checkpoint. The exit code says how the run ended: 0 is success and nothing else; 19 is
-    a run that is complete and misses a gate of its config (`gates`, docs/howto-gates.md).
-
-    The phases are check, data, doctor, estimate, dry-run, train, calibrate, evaluate, gates, report. Each is recorded
-    in `phases.jsonl` when it begins and when it ends, and skipped where what it left is there unchanged.
+    The work is done by this process; under `torchrun` (`torchrun --nproc-per-node 2 -m ups run CONFIG`) by all that it
+    starts, together. The exit code says how the run ended: 0 is success and nothing else; 19 is a run that is complete
+    and misses a gate of its config (`gates`, docs/howto-gates.md).
 
     Parameters
     ----------
-    ranks
-        Processes on this machine, one per GPU or group of cores; short for `--dist.ranks`.
     resume
         Go on with a run that was stopped; with another number of ranks, if you like.
     overwrite
         Start again in a folder that holds a run.
     force
-        With --resume: go on although keys of `evaluation` have changed since; the simulator is then judged anew. Keys
-        that decide what is learnt cannot be changed so, nor can data.
-    nodes
-        Machines that run this command together on a shared folder; short for `--dist.nodes`.
-    node_rank
-        Which of them this one is, from 0.
-    rendezvous
-        HOST:PORT of the first machine, where all meet.
-    forever
-        Begin the run, or go on with it if it is there; after a hang, a lost rank or machine, memory or a disk that ran
-        out, wait and try again, for ever. The same command line serves after a reboot; on SLURM a preempted job is
-        queued again. docs/howto-run-for-weeks.md says what ends it.
-    unit
-        With --forever: print a systemd unit that starts this very command at boot, and do nothing else.
-    here
-        Work in this very process, without a supervisor: for a debugger.
-    debug
-        Have torch say more in the logs of the ranks, and wait for every kernel, so that an error names its line. Slow.
+        With --resume: go on although keys of `evaluation` have changed since; the simulator is then judged anew.
     profile
-        Trace 3 steps of every stage, or so many as are named, on every rank: `profile/STAGE/rank-R.json` in the run's
-        folder, for chrome://tracing or Perfetto.
+        Trace 3 steps of every stage, or so many as are named, on every rank.
     until
         End after this phase, with code 0 and the verdict PAUSED; --resume goes on.
     from_
-        Begin with this phase, on what those before it have left, in a folder that holds the run: from calibrate on,
-        what is there is made again; training goes on from its checkpoints.
+        Begin with this phase, on what those before it have left, in a folder that holds the run.
     dry_run
         End after a few real steps of every stage; short for `--until dry-run`.
     """
+    settings, _, _ = settings_of(arguments, {})
+    resume = resume or from_ is not None
+    check_options(resume=resume, force=force)
+    span = span_of(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
+    trace(settings, profile)
+    return in_this_process(settings, span, resume=resume, overwrite=overwrite, force=force)
+
+
+def check_options(*, resume: bool, force: bool) -> None:
+    """ConfigError for options that contradict each other."""
+    if force and not resume:
+        raise ConfigError("--force changes the config of a run that is resumed; write --resume too, or leave it out.")
+
+
+def settings_of(
+    arguments: tuple[str, ...], given: Mapping[str, Any], *, wait: bool = True
+) -> tuple[RunConfig, Path, dict[str, Any]]:
+    """The config that the words of the command line mean, its file, and the keys among them; `given` are keys that
+    have flags of their own. Unless it may `wait`, nobody who reads slowly holds it up from here on."""
     from ups.config import file_and_flags, load
 
     file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups run CONFIG`.")
-    if not here and not unit:
-        never_wait()  # from the first word on: there may be nobody who reads
-    given = {"dist.ranks": ranks, "dist.nodes": nodes}
+    if not wait:
+        never_wait()
     flags = {**overrides, **{key: value for key, value in given.items() if value is not None}}
     with waiting("getting ready"):
         from ups.run.config import run_config
 
-        settings = load(run_config(), file, flags)
-    resume = resume or from_ is not None
-    _check_options(forever=forever, unit=unit, resume=resume, overwrite=overwrite, force=force, here=here)
-    span = _span(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
-    if unit:
-        options = {"ranks": ranks, "nodes": nodes, "node-rank": node_rank or None, "rendezvous": rendezvous or None}
-        print(_unit(settings, file, {**overrides, **options}), end="")
-        return delivered()
-    if debug:
-        from ups.supervise.job import debugging
+        return load(run_config(), file, flags), file, dict(overrides)
 
-        os.environ.update(debugging(settings.device))
+
+def trace(settings: RunConfig, profile: bool | int) -> None:
+    """Have ranks trace some of their steps, where that is asked for."""
     if profile is not False:
         from ups.engine.profile import request
         from ups.rundir import RunDir
@@ -126,21 +103,6 @@ def run(
         if steps < 1:
             raise ConfigError("--profile traces at least 1 step; leave it out for none.")
         os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
-    if here:
-        return _here(settings, span, resume=resume, overwrite=overwrite, force=force)
-    with waiting("loading what a run needs"):  # it must be over before ranks are forked
-        from ups.run.forever import run_forever
-        from ups.run.supervised import say, supervise
-
-    say(f"{Path(settings.out) / settings.name}: {', '.join(settings.plan)} on {_ranks(settings)}.")
-    start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite, force=force)
-    start = partial(start, node=node_rank, rendezvous=rendezvous, span=span)
-    return code_of(run_forever(settings, start, say, node_rank) if forever else start(resume=resume, last=True))
-
-
-def _ranks(settings: RunConfig) -> str:
-    count = settings.dist.ranks * settings.dist.nodes
-    return f"{count} ranks" if count > 1 else "one rank"
 
 
 def code_of(ending: Ending) -> int:
@@ -148,7 +110,7 @@ def code_of(ending: Ending) -> int:
     return 0 if ending == Ending.PAUSED else int(ending)
 
 
-def _span(settings: RunConfig, first: str | None, last: str | None, *, dry_run: bool, overwrite: bool) -> Span:
+def span_of(settings: RunConfig, first: str | None, last: str | None, *, dry_run: bool, overwrite: bool) -> Span:
     """The phases that were asked for, of a run whose folder can be named."""
     from ups.run.journal import Span
     from ups.rundir import RunDir
@@ -165,44 +127,26 @@ def _span(settings: RunConfig, first: str | None, last: str | None, *, dry_run: 
     return span
 
 
-def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool, force: bool) -> int:
-    """The run in this process; its exit code."""
+def in_this_process(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool, force: bool) -> int:
+    """The run in this process, or its part in it where a launcher has started several; the exit code."""
     from ups.cli.preflight import PREFLIGHT
+    from ups.run.launched import finish_launched, ranks_here
+    from ups.run.room import refused, say
     from ups.run.run import finish_alone
-    from ups.run.supervised import refused, say
     from ups.rundir import RunDir
 
-    saying = Saying()
+    saying, finish_here = Saying(), finish_launched if ranks_here() > 1 else finish_alone
     try:
         with following() as report:
             screen = Screen(saying, report, training())
-            start = partial(finish_alone, settings, screen, preflight=PREFLIGHT, span=span)
+            start = partial(finish_here, settings, screen, preflight=PREFLIGHT, span=span)
             folder, finish = start(resume=resume, overwrite=overwrite, force=force)
     except (OSError, UpsError) as error:
         return refused(RunDir(Path(settings.out) / settings.name), error)
+    if finish is None:
+        return 0
     if finish.table:
         show(finish.table, saying.new(finish.remarks), folder.report)
     if finish.ending != Ending.SUCCESS:
         say(finish.cause if finish.ending == Ending.PAUSED else f"{finish.ending.name}: {finish.cause}")
     return code_of(finish.ending)
-
-
-def _check_options(*, forever: bool, unit: bool, resume: bool, overwrite: bool, force: bool, here: bool) -> None:
-    """ConfigError for options that contradict each other."""
-    if force and not resume:
-        raise ConfigError("--force changes the config of a run that is resumed; write --resume too, or leave it out.")
-    if unit and not forever:
-        raise ConfigError("--unit is of a run that goes on by itself; write --forever --unit.")
-    if forever and overwrite:
-        raise ConfigError("--forever with --overwrite would delete the run at every start; leave one of them out.")
-    if forever and here:
-        raise ConfigError("--forever needs a supervisor, and --here has none; leave one of them out.")
-
-
-def _unit(settings: RunConfig, file: Path, options: Mapping[str, str | int | None]) -> str:
-    """The systemd unit of this command, with absolute paths."""
-    from ups.run.service import systemd_unit
-
-    words = [sys.executable, "-m", "ups", "run", str(file.absolute()), "--forever"]
-    words += [f"--{name}={value}" for name, value in options.items() if value is not None]
-    return systemd_unit(settings, words, os.environ, Path.cwd())

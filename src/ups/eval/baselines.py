@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ups.later import torch
+from ups.plugins import Table
 from ups.types import TaskSpec, check_known
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def _linear() -> Baseline:
     return Baseline(make, lambda: None, lambda task: not task.steady, f"{about}, for tasks that change in time.")
 
 
-BASELINES: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno"), "linear": _linear()}
+OURS: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno"), "linear": _linear()}
+BASELINES: Table[Baseline] = Table("baselines", OURS)
 
 
 def require(names: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from ups.eval.comparison import Comparison
 from ups.eval.intervals import Number, all_strict, ratio
 from ups.eval.nrmse import counting, nrmse
+from ups.plugins import Table
 from ups.types import Array, ConfigError
 
 VARIANCE_FLOOR = 1e-7  # The Well's, for fields of size 1 and more; a part of the mean square of smaller ones
@@ -115,7 +116,7 @@ def correlation_time(c: Comparison, threshold: float = 0.8) -> Array:
     return np.asarray(np.take_along_axis(c.dt.cumsum(1), frame[:, None] - 1, 1)[:, 0])
 
 
-METRICS: dict[str, Metric] = {
+OURS: dict[str, Metric] = {
     "rmse": Metric("root mean square error over space, in each channel's unit", lambda c: c.rmse, mean),
     "nrmse": Metric(
         "root mean square error over the truth's root mean square",
@@ -143,6 +144,7 @@ METRICS: dict[str, Metric] = {
         "time until prediction and truth correlate less than 0.8 over space", correlation_time, larger_is_better=True
     ),
 }
+METRICS: Table[Metric] = Table("metrics", OURS)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Header(Strict):
     ranges: dict[str, dict[str, Ends]]
     trust: dict[str, Any] = {}
     program: str = ""
-    provenance: Provenance = Provenance()
+    provenance: Provenance
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,14 @@ from ups.models.layers import Walls, draw_small, modulated
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
+from ups.plugins import Table
 from ups.tensors import Condition, TaskStatistics
 from ups.types import TaskSpec, check_known
 
 LEAST = 1e-6  # of a deviation that numbers are measured in
-CORES: dict[str, Callable[[NetworkConfig, BlockShape], nn.Module]] = {"unet": UNet, "transformer": Transformer}
+Core = Callable[[NetworkConfig, BlockShape], nn.Module]
+OURS: dict[str, Core] = {"unet": UNet, "transformer": Transformer}
+CORES: Table[Core] = Table("cores", OURS)
 
 
 class TokenNetwork(Part):

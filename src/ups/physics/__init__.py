@@ -1,4 +1,6 @@
-"""The equations, by the names they have everywhere. A new one is one file and one line here."""
+"""The equations, by the names they have everywhere. A new one is one file and one line in OURS."""
+
+from collections.abc import Iterator, Mapping
 
 from ups.physics.compressible import Compressible1D, Compressible2D, Compressible3D
 from ups.physics.dispersive import KortewegDeVries1D, KuramotoSivashinsky1D
@@ -8,9 +10,10 @@ from ups.physics.reaction import DiffSorp1D, ReacDiff1D, ReacDiff2D
 from ups.physics.shallow import ShallowWater2D
 from ups.physics.solver import Equation
 from ups.physics.transport import Advection1D, Burgers1D
+from ups.plugins import Table
 from ups.types import TaskSpec
 
-EQUATIONS: dict[str, type[Equation]] = {
+OURS: dict[str, type[Equation]] = {
     "advection1d": Advection1D,
     "burgers1d": Burgers1D,
     "reacdiff1d": ReacDiff1D,
@@ -27,4 +30,20 @@ EQUATIONS: dict[str, type[Equation]] = {
     "kdv1d": KortewegDeVries1D,
 }
 
-TASKS: dict[str, TaskSpec] = {name: equation.spec() for name, equation in EQUATIONS.items()}
+EQUATIONS: Table[type[Equation]] = Table("equations", OURS)
+
+
+class _Tasks(Mapping[str, TaskSpec]):
+    """What is known of the task of each equation."""
+
+    def __getitem__(self, name: str) -> TaskSpec:
+        return EQUATIONS[name].spec()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EQUATIONS)
+
+    def __len__(self) -> int:
+        return len(EQUATIONS)
+
+
+TASKS: Mapping[str, TaskSpec] = _Tasks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
@@ -18,11 +18,7 @@ from ups.run.data.data_config import DataConfig, GenerateConfig, known
 from ups.run.data.params import single
 from ups.run.judging.gates_config import CHAMPION, gates_from
 from ups.stages import STAGES, Stage, StageConfig
-from ups.supervise.launchers import LAUNCHERS
-from ups.supervise.limits import Limits
-from ups.sync.remote_run import require_syncable
-from ups.tracking import MIRRORS, TrackingConfig
-from ups.types import UpsError
+from ups.wings import wings
 
 
 class ModelConfig(Config):
@@ -126,7 +122,7 @@ class CacheConfig(Config):
 class RunConfig(HomedConfig):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
-    incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates", "sync", "data_from"})
+    incidental = frozenset({"dist", "out", "device", "second_copy", "gates", "data_from"})
     after_training = frozenset({"evaluation"})
     names = frozenset({"name"})
     located = dict.fromkeys(("start_from", "data_from", "second_copy", "gates"), bool)  # of gates: the champion
@@ -141,8 +137,6 @@ class RunConfig(HomedConfig):
     """auto, cpu, cuda or cuda:N."""
     dist: DistConfig = Field(default_factory=DistConfig)
     """How many processes train the run, and how the model is divided among them."""
-    limits: Limits = Field(default_factory=Limits)
-    """How long a process may stand still before it counts as hung, and how often a run is started again."""
     data: dict[str, DataConfig] = Field(default_factory=dict)
     """Data sets, by a name of your choice."""
     data_from: str | None = None
@@ -156,14 +150,9 @@ class RunConfig(HomedConfig):
     """A run folder or a simulator to train further: its tasks keep what they have learnt, and new ones are added."""
     plan: tuple[str, ...] = ("codec", "operator")
     """The stages, in the order in which they are trained; each has a section of the same name."""
-    tracking: TrackingConfig = Field(default_factory=TrackingConfig)
-    """Where else the log of the run is shown: `[csv, tensorboard, wandb, mlflow]`. metrics.jsonl is always written."""
     second_copy: str | None = None
     """A folder, best on another disk, for a second copy of the newest checkpoint of each stage. It is used if the one
     in the run's folder is damaged or gone."""
-    sync: str | None = None
-    """A store, such as s3://bucket/runs, to which checkpoints, logs, verdict, simulator and report are copied as soon
-    as they are final. A machine that lacks the run's folder restores it from there with --resume."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The networks."""
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
@@ -245,38 +234,6 @@ class RunConfig(HomedConfig):
             raise ValueError("a plan names at least one stage, and each of them once.")
         return plan
 
-    @model_validator(mode="before")
-    @classmethod
-    def _by_its_old_name(cls, values: Any) -> Any:
-        """`trackers`, as runs of earlier versions have written it."""
-        if not isinstance(values, dict) or "trackers" not in values:
-            return values
-        if "tracking" in values:
-            raise ValueError("'trackers' is the old name of 'tracking', and both are given; keep tracking.")
-        return {"tracking" if key == "trackers" else key: value for key, value in values.items()}
-
-    @field_validator("tracking")
-    @classmethod
-    def _trackers_there_are(cls, tracking: TrackingConfig) -> TrackingConfig:
-        known("tracker", tracking.to, MIRRORS)
-        return tracking
-
-    @field_validator("sync")
-    @classmethod
-    def _a_store(cls, sync: str | None) -> str | None:
-        try:
-            if sync is not None:
-                require_syncable(sync)
-        except UpsError as error:
-            raise ValueError(str(error)) from None
-        return sync
-
-    @field_validator("dist")
-    @classmethod
-    def _a_launcher_there_is(cls, dist: DistConfig) -> DistConfig:
-        known("launcher", () if dist.launcher is None else (dist.launcher,), LAUNCHERS)
-        return dist
-
     @model_validator(mode="after")
     def _in_an_order_that_works(self) -> RunConfig:
         """Every part that a stage needs is made before it, or taken over from the simulator to start from."""
@@ -326,13 +283,14 @@ class RunConfig(HomedConfig):
 
 def run_config() -> type[RunConfig]:
     """The config of a run, with a section for every stage of STAGES and, under `model`, for the part it makes."""
-    return _with_sections(tuple(STAGES.values()))
+    bases = (wing.config() for wing in wings())
+    return _with_sections(tuple(STAGES.values()), tuple(base for base in bases if base is not None))
 
 
 def without_effect() -> frozenset[str]:
     """The keys, dotted, and groups of keys in which runs that learn alike may differ: what they are called, how they
-    are carried out, and `tracking` by its old name."""
-    return frozenset(incidental_keys(run_config()()) | RunConfig.names | {"trackers"})
+    are carried out."""
+    return frozenset(incidental_keys(run_config()()) | RunConfig.names)
 
 
 def _unpickled(values: dict[str, Any]) -> RunConfig:
@@ -340,11 +298,14 @@ def _unpickled(values: dict[str, Any]) -> RunConfig:
 
 
 @cache
-def _with_sections(stages: tuple[type[Stage], ...]) -> type[RunConfig]:
+def _with_sections(stages: tuple[type[Stage], ...], bases: tuple[type[Config], ...]) -> type[RunConfig]:
     def section(kind: type, description: str) -> Any:
         return (kind, Field(default_factory=kind, description=description))
 
     networks = {s.makes: section(s.PartConfig, f"The part '{s.makes}'.") for s in stages}
     model = create_model("ModelConfig", __base__=ModelConfig, **networks)
     sections = {s.name: section(s.Config, f"How stage {s.name} is trained.") for s in stages}
-    return create_model("RunConfig", __base__=RunConfig, model=section(model, "The networks."), **sections)
+    above = bases or (RunConfig,)
+    made = create_model("RunConfig", __base__=above, model=section(model, "The networks."), **sections)
+    made.incidental = frozenset().union(*(base.incidental for base in above))
+    return cast("type[RunConfig]", made)

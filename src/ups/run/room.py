@@ -1,16 +1,18 @@
-"""Says what could be deleted from a run's folder, and how much room that would free."""
+"""A disk that refuses to hold a run: how the run ends then, and what could be deleted from its folder."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ups.engine.checkpoint.manifest import NAME, listing
 from ups.rundir import RunDir
-from ups.tracking import MIRRORS
-from ups.types import data_size
+from ups.types import UpsError, data_size
+from ups.verdict import Ending, Verdict, classify, now, with_remedy
+from ups.wings import made_again
 
 WORTH = 10_000  # bytes below which nothing is named
 
@@ -21,14 +23,12 @@ def freeable(run: RunDir) -> str:
     outdated = [path for stage in stages for path in listing(stage)[1:]]
     others = [path for stage in stages for path in _entries(stage) if not NAME.fullmatch(path.name)]
     attempts = run.attempts()
-    mirrors = [run.folder / name for name in MIRRORS if (run.folder / name).is_dir()]
-    folders = ", ".join(f"{place.name}/" for place in mirrors if bytes_of(place) >= WORTH)
     kinds: dict[str, list[Path]] = {
         "older checkpoints": outdated,
         "damaged checkpoints set aside and leftovers of saves": others,
         f"what is made again when it is needed ({run.cache('').name}/)": [run.cache("")],
         "logs of earlier attempts": [attempts[number] for number in sorted(attempts)[:-1]],
-        f"what trackers wrote and `ups track` writes again ({folders})": mirrors,
+        **{f"{words} ({name}/)": [run.folder / name] for name, words in made_again().items()},
         f"traces ({run.profile.name}/)": [run.profile],
     }
     sizes = {words: sum(map(bytes_of, paths)) for words, paths in kinds.items()}
@@ -49,3 +49,27 @@ def _entries(folder: Path) -> Iterable[Path]:
     with contextlib.suppress(OSError):
         return [Path(entry.path) for entry in os.scandir(folder)]
     return []
+
+
+def say(sentence: str) -> None:
+    """Tell the person at the terminal, or the log of a service."""
+    with contextlib.suppress(OSError, ValueError):  # the streams of whoever called may be closed or full
+        print(f"ups: {sentence}", file=sys.stderr, flush=True)
+
+
+def refused(folder: RunDir, error: OSError | UpsError, say: Callable[[str], None] = say) -> Ending:
+    """How a run ends that its disk has refused to hold; any other error is raised again."""
+    if classify(error).ending != Ending.STORAGE:
+        raise error
+    words = str(error) if isinstance(error, UpsError) else f"{folder.folder}: {error}"
+    cause = with_remedy(words, freeable(folder))
+    verdict = Verdict(Ending.STORAGE, cause, kind=type(error).__name__, time=now())
+    for room in (folder.reserve, folder.job):  # the verdict takes their place
+        with contextlib.suppress(OSError):  # the disk may have been mounted read-only
+            room.unlink(missing_ok=True)
+    try:
+        verdict.write(folder.verdict)
+    except OSError as refusal:
+        say(f"{folder.verdict}: the verdict could not be written ({refusal.strerror}).")
+    say(f"{verdict.ending.name}: {verdict.cause}")
+    return verdict.ending

@@ -17,6 +17,7 @@ from ups.engine.ranks.dist import Dist, device_of
 from ups.eval.baselines import require as require_baselines
 from ups.eval.report import Report
 from ups.heartbeat import Pulse
+from ups.metrics_log import Jsonl
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt
 from ups.progress import Screen
@@ -38,10 +39,7 @@ from ups.run.seats import Alone as Alone
 from ups.run.seats import Seat
 from ups.run.training import TrainedStage, Training, learnt_in, stage_facts
 from ups.rundir import Place, RunDir
-from ups.sync import restore
-from ups.sync.delivery import copied
-from ups.tracking import Jsonl, mirrored
-from ups.tracking import require as require_trackers
+from ups.wings import Opening, around, opening
 
 
 class Run:
@@ -84,8 +82,7 @@ class Run:
         began = time.perf_counter()
         require_baselines(config.evaluation.baselines)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
-        require_trackers(config.tracking, screen.say)
-        seen = restore.prepare(config.sync, place, screen.say, resume=resume, overwrite=overwrite)
+        opened = opening(Opening(config, place, screen.say, resume=resume, overwrite=overwrite))
         fetch_data(config.data, screen.following)
         if resume and (force or RunDir(place).is_of(config)):
             RunDir(place).require_own_files()
@@ -97,15 +94,16 @@ class Run:
         if folder.differences:
             screen.say(f"{place}: goes on with another config ({', '.join(folder.differences)}) and is judged anew.")
         run = cls(config, folder, screen, preflight, span)
-        restore.remember(run.folder, seen)
+        opened(place)
         record_check(run.journal, began, lambda words: screen.say(f"{place}: {words}"))
         return run
 
     @classmethod
-    def join(cls, folder: Path, screen: Screen, preflight: Preflight | None = None) -> Run:
-        """The run of a folder that a supervisor holds, for one of its ranks."""
+    def join(cls, folder: Path, screen: Screen, preflight: Preflight | None = None, span: Span | None = None) -> Run:
+        """The run of a folder that another process has opened, for one of its ranks."""
         place = RunDir.at(folder)
-        return cls(load(run_config(), place.job, snapshot=True), place, screen, preflight, Span.from_environment())
+        span = span or Span.from_environment()
+        return cls(load(run_config(), place.job, snapshot=True), place, screen, preflight, span)
 
     def __enter__(self) -> Run:
         return self
@@ -342,7 +340,7 @@ def finish_alone(
     run = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, preflight=preflight, span=span)
     run.phases.before(*before)
     place, say = run.folder.folder, screen.say
-    with copied(place, config.sync, say), mirrored(place, config.tracking, say), run.folder, run:
+    with around(place, config, say), run.folder, run:
         finish = run.carry_out(Alone(), always=True)
         assert finish is not None
         stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}

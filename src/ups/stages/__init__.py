@@ -1,7 +1,8 @@
-"""What is learnt, one file a stage; a stage is added by its file and its line in STAGES."""
+"""What is learnt, one file a stage; a stage is added by its file and its line in OURS."""
 
 from __future__ import annotations
 
+from ups.plugins import Table
 from ups.stages.codec import CodecStage
 from ups.stages.consistency import ConsistencyStage
 from ups.stages.critic import CriticStage
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 # In the order in which the weights of their parts are drawn: a new one goes last, and no weight of the others changes.
-STAGES: dict[str, type[Stage]] = {
+OURS: dict[str, type[Stage]] = {
     "codec": CodecStage,
     "operator": OperatorStage,
     "residual": ResidualStage,
@@ -31,3 +32,4 @@ STAGES: dict[str, type[Stage]] = {
     "critic": CriticStage,
     "steady": SteadyStage,
 }
+STAGES: Table[type[Stage]] = Table("stages", OURS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ups.data.readers import matlab, netcdf, numpy_files, pdebench, torch_files, well, zarr_folders
 from ups.data.source import Reader
+from ups.plugins import Table
 
-READERS: dict[str, Reader] = {
+OURS: dict[str, Reader] = {
     "well": well.READER,
     "netcdf": netcdf.READER,
     "matlab": matlab.READER,
@@ -14,3 +15,4 @@ READERS: dict[str, Reader] = {
     "torch": torch_files.READER,
     "zarr": zarr_folders.READER,
 }
+READERS: Table[Reader] = Table("readers", OURS)

@@ -1,4 +1,4 @@
-"""Connects the ranks of a job to a common store: a file of their user, or node 0's meeting point."""
+"""Connects the ranks of a job to a common store: a file of their user, node 0's meeting point, or torchrun's."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ups.types import ConfigError
 from ups.wire import Channel, connect, host_and_port, read_secret
 
 PATIENCE = timedelta(seconds=300)
+_launchers: dict[str, Any] = {}
 _kept: list[object] = []  # torch holds a store's C++ half alone; its methods are in the other one
 KNOCKING = 60.0  # seconds to get a word in with node 0
 MARGIN = 10.0  # seconds beyond the wait itself until an answer is missing
@@ -31,7 +32,21 @@ def meeting(world: int, environ: Mapping[str, str] = os.environ) -> dist.Store: 
         store = MeetingStore(host_and_port(place), Path(environ["UPS_SECRET"]), environ["UPS_GROUP"])
         _kept.append(store)
         return store
-    raise ConfigError(f"WORLD_SIZE is {world}, but UPS_MEET does not say where ranks meet; start with `ups run`.")
+    if environ.get("MASTER_ADDR") and environ.get("MASTER_PORT"):
+        return dist.PrefixStore("ranks", launcher_store(environ))  # type: ignore[attr-defined]
+    raise ConfigError(
+        f"WORLD_SIZE is {world}, but neither UPS_MEET nor MASTER_ADDR and MASTER_PORT say where ranks meet; start with "
+        "`ups run` or torchrun."
+    )
+
+
+def launcher_store(environ: Mapping[str, str] = os.environ) -> dist.Store:  # type: ignore[name-defined]
+    """The store of torchrun, or of whatever sets its variables; of this start of the ranks alone, and made once."""
+    if "launcher" not in _launchers:
+        store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))  # type: ignore[attr-defined]
+        start = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        _launchers["launcher"] = dist.PrefixStore(f"ups-{start}", store)  # type: ignore[attr-defined]
+    return _launchers["launcher"]
 
 
 class MeetingStore(dist.Store):  # type: ignore[name-defined,misc]

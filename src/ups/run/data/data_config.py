@@ -12,10 +12,9 @@ from ups.config import Config
 from ups.data.reduction import Reduction
 from ups.data.splits import FRACTIONS
 from ups.definition import Definition, definition_from, is_file_name
-from ups.fetch.downloads import require_nameable
-from ups.fetch.fetch import is_elsewhere
 from ups.run.data.params import Value, files_of, parsed, single
 from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
+from ups.wings import elsewhere
 
 # Keys that say how data are made, and nothing of those that are there, nor of what is made to judge beside them.
 MAKING = ("samples", "resolution", "batch")
@@ -23,7 +22,7 @@ MAKING = ("samples", "resolution", "batch")
 
 def is_path(word: str) -> bool:
     """Whether a word for data is a path of this machine."""
-    return not is_elsewhere(word)
+    return not elsewhere().names(word)
 
 
 def known(kind: str, names: Iterable[str], there: Iterable[str]) -> None:
@@ -86,7 +85,7 @@ class GenerateConfig(Config):
 
         task = info.data.get("task")
         name = (task.equation or task.name) if isinstance(task, Definition) else task
-        there = {p.name: p for p in TASKS[name].parameters} if name in TASKS else {}
+        there = {p.name: p for p in TASKS[name].parameters} if name is not None and name in TASKS else {}
         given = params.items() if isinstance(params, dict) else ()
         return {name: parsed(value, there.get(name)) for name, value in given} if given else params
 
@@ -262,7 +261,7 @@ class DataConfig(GenerateConfig):
             raise ValueError("`file` and `split.files` both name the data; keep one of them.")
         try:
             for word in self.words:
-                require_nameable(word)
+                elsewhere().require_nameable(word)
             if self.mirrored and self.equation:
                 from ups.physics import TASKS
 

@@ -17,13 +17,13 @@ from ups.data.source import UNFINISHED, Source
 from ups.engine.checkpoint.manifest import FACTS, newest_whole
 from ups.engine.checkpoint.store import Checkpoint, Snapshot, Store
 from ups.engine.ranks.dist import Dist
-from ups.fetch.downloads import downloads
 from ups.parsing import read_json
 from ups.run.config import RunConfig
 from ups.run.data.datasets import DataSet
 from ups.run.load import artifact_of
 from ups.rundir import RunDir
 from ups.types import DataError
+from ups.wings import elsewhere
 
 Digests = Mapping[str, Digest]  # by the name of a file
 # How the name of a file in the run's own folder begins: the folder may be moved.
@@ -182,17 +182,22 @@ class Identity:
 
     def name_of(self, path: Path) -> str:
         """What a record calls a file: below the run or the downloads where it lies there, for both may be moved."""
-        for sign, home in ((RUN, self.folder.folder), (FETCHED, downloads())):
+        for sign, home in self._movable():
             if path.is_relative_to(home):
                 return f"{sign}{path.relative_to(home).as_posix()}"
         return str(path) if path.is_absolute() else os.path.relpath(path, self.home)
+
+    def _movable(self) -> list[tuple[str, Path]]:
+        """Folders that may be moved, and what stands for each in a record."""
+        landing = elsewhere().folder()
+        return [(RUN, self.folder.folder), *([] if landing is None else [(FETCHED, landing)])]
 
     def _gone(self, name: str) -> bool:
         """Whether a file is missing that the run neither makes nor fetches itself."""
         return not name.startswith((RUN, FETCHED)) and not self._path(name).exists()
 
     def _path(self, name: str) -> Path:
-        for sign, home in ((RUN, self.folder.folder), (FETCHED, downloads())):
+        for sign, home in self._movable():
             if name.startswith(sign):
                 return home / name.removeprefix(sign)
         return Path(name) if os.path.isabs(name) else Path(os.path.relpath(os.path.join(self.home, name)))

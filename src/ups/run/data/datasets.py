@@ -21,8 +21,6 @@ from ups.data.splits import PARTS, Split
 from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition
 from ups.eval.results import DataFact
-from ups.fetch.downloads import provide, there
-from ups.fetch.fetch import is_elsewhere
 from ups.files import is_pattern
 from ups.physics import TASKS
 from ups.progress import OnProgress, Say
@@ -31,6 +29,7 @@ from ups.run.data.divide import cut_besides, divided, left_out
 from ups.run.data.generate import generate
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, TaskSpec, UpsError, few
+from ups.wings import elsewhere
 
 # Remarks of a reader that a run passes on; `ups data info` has all of them.
 REMARKS = 6
@@ -136,8 +135,8 @@ def open_files(files: str | Sequence[str], definition: Definition) -> Source:
     patterns = [files] if isinstance(files, str) else list(files)
     paths: list[Path] = []
     for pattern in patterns:
-        if is_elsewhere(pattern):
-            paths += there(pattern)
+        if elsewhere().names(pattern):
+            paths += elsewhere().paths(pattern)
             continue
         matches = sorted(glob.glob(pattern, recursive=True)) if is_pattern(pattern) else [pattern]
         if not matches:
@@ -248,7 +247,7 @@ def fetch_data(configs: Mapping[str, DataConfig], following: OnProgress) -> None
     """Fetch what the configs name from elsewhere and is not on this machine yet."""
     for name, data in configs.items():
         try:
-            provide(data.words, following)
+            elsewhere().provide(data.words, following)
         except UpsError as error:
             raise type(error)(f"data.{name}: {error}") from None
 

@@ -1,0 +1,240 @@
+"""Runs a config's own model on ranks: the whole of it, or single modules on captured inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pickle
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ups.engine.learner import precision
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.dist_config import DistConfig
+from ups.engine.ranks.parallelize import Parallel, parallelize
+from ups.engine.train import TrainConfig
+from ups.engine.units import map_tensors, units_of
+from ups.run.check import new_simulator
+from ups.run.config import RunConfig
+from ups.run.data.data_config import DataConfig
+from ups.run.data.outlines import Outline, outlines
+from ups.tensors import Window
+from ups.types import DataError
+from ups_fleet.doctor.module_trace import ModuleTrace, finite, named, tensors_of
+
+Strategy = Literal["ddp", "fsdp"]
+SAMPLES = 2
+SMALL = 1e-3  # numbers below it are compared by their difference alone
+
+
+def unchanged(module: nn.Module) -> None:
+    """The model as it is."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One stage of a config on a device. `change` is applied to its module once it is built: a repair, or a harm."""
+
+    config: RunConfig
+    stage: str
+    device: str
+    change: Callable[[nn.Module], None] = unchanged
+
+    @property
+    def train(self) -> TrainConfig:
+        """How the stage is trained; eager, for inside what is compiled there are no modules to name."""
+        return dataclasses.replace(self.config.stage(self.stage).train, compile=False)
+
+    @property
+    def near(self) -> float:
+        """How far apart the same number may be on one rank and on several."""
+        if self.train.precision == "bf16":
+            return 2e-2
+        if self.train.precision == "tf32" and self.device != "cpu":
+            return 2e-3
+        return 1e-6 if self.device == "cpu" else 1e-5
+
+
+def shapes(data: DataConfig) -> Outline:
+    """The shapes of a data set: from its file's header if it is there, from its equation otherwise."""
+    if data.file:
+        try:
+            return outlines({"data": data})[0]
+        except (DataError, OSError):
+            return outlines({"data": data.model_copy(update={"file": None})})[0]
+    return outlines({"data": data})[0]
+
+
+def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:
+    """The stage, and a tiny window of each task, the same everywhere."""
+    config = subject.config
+    sets = [shapes(data) for data in config.data.values()]
+    stage = config.stages[subject.stage](new_simulator(config, sets).to(device), config.stage(subject.stage))
+    torch.manual_seed(config.seed)
+    ahead = config.stage(subject.stage).ahead
+    windows = [data.window(SAMPLES, config.looks_back(data.task.name), ahead).to(device) for data in sets]
+    for window in windows:
+        stage.fit(window)
+    with torch.no_grad():
+        for p in stage.module.parameters():  # what begins as zero or as an inverse would hide what lies behind it
+            p.add_(0.02 * torch.randn(p.shape, dtype=p.dtype).to(device))
+    subject.change(stage.module)
+    return stage, windows
+
+
+def whole(subject: Subject, world: int, strategy: Strategy, folder: Path, compiled: bool = False) -> dict[str, Any]:
+    """Forward and backward of the whole stage on every rank, each with the same samples: as one process would.
+
+    `compiled`: with what `train.compile` compiles compiled; of such a block only its entry is noted.
+    """
+    with _ranks(subject, world, strategy) as ranks:
+        trace = ModuleTrace(folder / f"trace-{ranks.rank}")
+        trace.phase("build")
+        stage, windows = build(subject, ranks.device)
+        trace.phase("wrap")
+        parallel = parallelize(stage.module, dataclasses.replace(subject.train, compile=compiled), ranks)
+        modules = named(stage.module, subject.stage)
+        if compiled:
+            for name, part in modules:
+                if part._compiled_call_impl is not None:
+                    part._compiled_call_impl = trace.around(part._compiled_call_impl, name)
+        else:
+            trace.follow(stage.module, subject.stage)
+        norms, losses = [], []
+        for window in windows:
+            torch.manual_seed(subject.config.seed)
+            parallel.begin(last=True)
+            trace.phase("forward")
+            with precision(subject.train, ranks.device.type):
+                terms = stage.loss(window)
+            loss = functools.reduce(torch.add, (term.float() for term in terms.values()))
+            losses.append(float(loss.detach()))
+            norms.append(_back(loss, parallel, trace))
+        return {
+            "losses": losses,
+            "norms": norms,
+            "sums": trace.sums,
+            "broken": trace.first_broken(),
+            "parts": [name for name, _ in modules],
+            "units": [name for name, part in modules if part in units_of(stage.module)],
+        }
+
+
+def _back(loss: Tensor, parallel: Parallel, trace: ModuleTrace) -> float:
+    """Backward and reduce; the norm of the gradient, which is not finite where any of it is not."""
+    trace.phase("backward")
+    loss.backward()  # type: ignore[no-untyped-call]
+    trace.phase("reduce")
+    parallel.pack()
+    parallel.reduce()
+    gradients = {name: p.grad for name, p in parallel.parameters.items() if p.grad is not None}
+    norm = float(parallel.norm(gradients))
+    for name, gradient in gradients.items():
+        if not finite(gradient):
+            trace.broken.append(("gradient", name))
+    for p in parallel.parameters.values():
+        p.grad = None
+    return norm
+
+
+def capture(subject: Subject, names: list[str], path: Path) -> list[str]:
+    """Write to `path` the first input of each named module, and its output on that alone, in one process.
+
+    The names of those that are used.
+    """
+    with _ranks(subject, 1, "ddp") as ranks:
+        stage, windows = build(subject, ranks.device)
+        inputs: dict[str, tuple[Any, Any]] = {}
+
+        def note(name: str) -> Any:
+            def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+                inputs.setdefault(name, map_tensors((args, kwargs), lambda tensor: tensor.detach().clone()))
+
+            return hook
+
+        modules = dict(named(stage.module, subject.stage))
+        hooks = [modules[n].register_forward_pre_hook(note(n), with_kwargs=True) for n in names if n in modules]
+        for window in windows:
+            torch.manual_seed(subject.config.seed)
+            with precision(subject.train, ranks.device.type):
+                stage.loss(window)
+        for hook in hooks:
+            hook.remove()
+        captured = {}
+        for name, (args, kwargs) in inputs.items():
+            module = modules[name]
+            parallel = parallelize(module, _plain(subject), ranks) if _trained(module) else None
+            captured[name] = (args, kwargs, _once(subject, module, parallel, args, kwargs, ranks, None))
+        path.write_bytes(pickle.dumps(captured))
+        return list(captured)
+
+
+def alone(subject: Subject, world: int, strategy: Strategy, folder: Path, names: list[str], path: Path) -> list[str]:
+    """Each named module alone on every rank, on its captured input; those that differ, as sentences `module: how`."""
+    with _ranks(subject, world, strategy) as ranks:
+        trace = ModuleTrace(folder / f"trace-{ranks.rank}")
+        trace.phase("build")
+        stage, _ = build(subject, ranks.device)
+        captured, differences = pickle.loads(path.read_bytes()), []
+        for name in names:
+            args, kwargs, wanted = captured[name]
+            module = dict(named(stage.module, subject.stage))[name]
+            trace.phase(f"wrap {name}")
+            parallel = parallelize(module, _plain(subject), ranks) if _trained(module) else None
+            trace.follow(module, name)
+            sizes = _once(subject, module, parallel, args, kwargs, ranks, trace)
+            for what, a, b in zip(("output", "gradient"), sizes, wanted, strict=True):
+                gap = abs(a - b) / max(abs(b), SMALL)
+                if not gap <= 10 * subject.near:
+                    differences.append(f"{name}: its {what} is {a:.6g} in the place of {b:.6g}")
+                    break
+        return differences
+
+
+def _once(
+    subject: Subject,
+    module: nn.Module,
+    parallel: Parallel | None,
+    args: Any,
+    kwargs: Any,
+    ranks: Dist,
+    trace: ModuleTrace | None,
+) -> tuple[float, float]:
+    """Forward and backward of a module: the root mean square of its output, and the norm of its gradient."""
+    torch.manual_seed(subject.config.seed)
+    if parallel is not None:
+        parallel.begin(last=True)
+    if trace is not None:
+        trace.phase("forward")
+    with precision(subject.train, ranks.device.type):
+        out = module(*args, **kwargs)
+    squares = [t.float().square().mean() for t in tensors_of(out)]
+    size = functools.reduce(torch.add, squares)
+    if parallel is None or not size.requires_grad:
+        return float(size.detach()) ** 0.5, 0.0
+    return float(size.detach()) ** 0.5, _back(size, parallel, trace or ModuleTrace(Path("/dev/null")))
+
+
+def _plain(subject: Subject) -> TrainConfig:
+    """A module alone has no blocks whose activations could be recomputed."""
+    return dataclasses.replace(subject.train, activations="keep")
+
+
+def _trained(module: nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
+
+
+def _ranks(subject: Subject, world: int, strategy: Strategy) -> AbstractContextManager[Dist]:
+    if world == 1:
+        return Dist.alone(subject.device)
+    own = subject.config.dist
+    config = DistConfig(ranks=world, strategy=strategy, timeout=600, vote_timeout=600)
+    if strategy == "fsdp":
+        config = dataclasses.replace(config, offload=own.offload, gather=own.gather)
+    return Dist.start(subject.device, config)

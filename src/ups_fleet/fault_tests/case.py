@@ -1,0 +1,180 @@
+"""Case: what is done to a run, and what must come of it; the stages and steps of a lab run."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from ups.rundir import RunDir
+from ups_fleet.supervise.fault_plan import Fault
+from ups_fleet.supervise.job import Start
+
+Strategy = Literal["single", "ddp", "fsdp"]
+# The stages of a lab run in their order: the steps of each, and how often it is saved. The last step is always saved.
+STEPS = {"codec": 4, "operator": 8}
+SAVED = {"codec": 2, "operator": 3}
+LAST_STAGE = list(STEPS)[-1]
+LAST = STEPS[LAST_STAGE]
+BATCH = 8
+# The data of a lab run, made once for all, or by the run itself.
+DATA: dict[str, Any] = {
+    **{"task": "burgers1d", "samples": 16, "resolution": 16, "frames": 6, "seed": 1},
+    **{"device": "cpu", "scheme": "accurate"},
+}
+# Called with the step and the samples of every loss.
+Press = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class CaseDir:
+    """The folder of one case: its run, what the command printed, and what disturbances leave beside it."""
+
+    folder: Path
+    data: Path  # the trajectories that it is trained on
+
+    @cached_property
+    def run(self) -> RunDir:
+        return RunDir(self.folder / "run")
+
+    @property
+    def console(self) -> Path:
+        """All that its commands printed."""
+        return self.folder / "console.log"
+
+    @property
+    def canary(self) -> Path:
+        """A file that only hostile code would make."""
+        return self.folder / "canary"
+
+    @property
+    def beside(self) -> Path:
+        """What processes beside the run printed: where they fail, the lab has failed."""
+        return self.folder / "beside.log"
+
+    @property
+    def notes(self) -> Path:
+        """Where processes beside the run write what they found."""
+        return self.folder / "notes"
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Something wrong around a run; this one is nothing. Of several commands all but `meddle` concern the first."""
+
+    needs: ClassVar[tuple[str, ...]] = ()  # what the machine must allow; see privileges.py
+
+    def prepare(self, place: CaseDir) -> None:
+        """In the process of the case, before anything else."""
+
+    def data(self, place: CaseDir) -> Path:
+        """The data file that the run is given."""
+        return place.data
+
+    def settings(self, place: CaseDir) -> dict[str, Any]:  # noqa: ARG002
+        """What it changes in the config; nothing that changes bits."""
+        return {}
+
+    def streams(self, place: CaseDir) -> None:
+        """In the process of a command: where its output goes."""
+        output = os.open(place.console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+
+    def command(self, place: CaseDir) -> None:
+        """In the process of the command, before it begins."""
+
+    def start(self, start: Start, place: CaseDir) -> None:
+        """In the same process, before every start of the ranks."""
+
+    def rank(self, rank: int) -> Press:  # noqa: ARG002
+        """In every rank, before its work."""
+        return lambda step, samples: None  # noqa: ARG005
+
+    def at(self, point: str, rank: int) -> None:
+        """In a rank, at a place outside of the steps; see rank_hooks.py."""
+
+    def meddle(self, place: CaseDir) -> None:
+        """Between a first command that did not succeed and the next one."""
+
+    def mend(self, place: CaseDir) -> None:
+        """Before the last command: make right what must be right for it to succeed."""
+
+    def problems(self, place: CaseDir) -> list[str]:  # noqa: ARG002
+        """After all: what was promised besides and is not true."""
+        return []
+
+
+@dataclass(frozen=True)
+class Case:
+    """One disturbed run and its promise.
+
+    `endings`: how the first command may end; any but SUCCESS is followed by a --resume that must succeed. `first`: how
+    its first start of the ranks ends, if they are started again; `named`: the rank that is named, `phase`: where.
+    `starts`: how often the ranks are started by the first command. `bits`: its artifact is that of the undisturbed run
+    to the bit; `close`: to rounding. `output`: words that must be in its output. `skipped`: steps that all ranks leave
+    out. `refused`: how a --resume may end before everything is mended. `like`: the ranks of the undisturbed run it is
+    compared with, if not as many; `reference_settings`: settings of that run which this one finds out by itself:
+    their weights are the same, their configs are not.
+    """
+
+    family: str
+    name: str
+    world: int
+    strategy: Strategy
+    faults: tuple[Fault, ...] = ()
+    endings: tuple[str, ...] = ("SUCCESS",)
+    first: tuple[str, ...] = ()
+    named: int | None = None
+    phase: str = ""
+    starts: int | None = None
+    bits: bool = True
+    close: bool = False
+    output: str = ""
+    skipped: int | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    damage: str = ""  # to the newest checkpoint, before the second start
+    onto: int | None = None  # ranks that go on after the first command
+    around: Disturbance = field(default_factory=Disturbance)
+    refused: tuple[str, ...] = ()
+    like: tuple[int, Strategy] | None = None
+    reference_settings: dict[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON can say it."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**values, "faults": [asdict(fault) for fault in self.faults], "around": repr(self.around)}
+
+
+def key(stage: str, name: str) -> str:
+    """The config key of a setting of a stage."""
+    return f"{stage}.{name}"
+
+
+def for_all_stages(name: str, value: Any) -> dict[str, Any]:
+    """The same value of a setting for every stage, as overrides of a config."""
+    return {key(stage, name): value for stage in STEPS}
+
+
+Draw = random.Random
+Recipe = Callable[[Draw, int, Strategy], Case | None]
+Recipes = dict[tuple[str, str], Recipe]
+
+
+def case_of(family: str, name: str, world: int, strategy: Strategy, *faults: Fault, **promise: Any) -> Case:
+    """A case from its faults and its promise."""
+    return Case(family, name, world, strategy, faults, **promise)
+
+
+def first_start() -> bool:
+    """In a rank: whether this is the first start of the ranks of a run."""
+    return os.environ.get("UPS_ATTEMPT") == "1"
+
+
+def step_of(d: Draw) -> int:
+    """Any step at which something is still ahead."""
+    return d.randrange(LAST)

@@ -1,0 +1,171 @@
+"""What this machine allows a lab: namespaces, mounts, other users, control groups; asked for by trying."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import pwd
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from ups_fleet.supervise.forked_functions import run
+
+NEW_MOUNTS, NEW_PIDS, NEW_NETWORK = 0x00020000, 0x20000000, 0x40000000  # of unshare(2)
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+GROUPS_1, GROUPS_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+
+
+def unshare(kinds: int) -> None:
+    """Leave namespaces of this process for new ones. New mounts are seen by nobody else, and vanish with it."""
+    _checked(ctypes.CDLL(None, use_errno=True).unshare(kinds))
+    if kinds & NEW_MOUNTS:
+        _mount("none", "/", None, MS_REC | MS_PRIVATE)
+
+
+def mount_memory(folder: Path, size: str) -> None:
+    """A file system in memory, of so many bytes (`200k`, `4m`), on a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _mount("tmpfs", str(folder), "tmpfs", 0, f"size={size}")
+
+
+def remount(folder: Path, size: str, *, writable: bool = True) -> None:
+    """Another size for a file system in memory, which keeps what it holds."""
+    _mount("tmpfs", str(folder), "tmpfs", MS_REMOUNT | (0 if writable else MS_RDONLY), f"size={size}")
+
+
+def make_read_only(folder: Path) -> None:
+    """Let nobody open a file below a folder for writing any more; files that are open stay so.
+
+    The system mounts no disk read-only that somebody has open for writing, so the folder is mounted over itself.
+    """
+    _mount(str(folder), str(folder), None, MS_BIND)
+    _mount("none", str(folder), None, MS_REMOUNT | MS_BIND | MS_RDONLY)
+
+
+def unmount(folder: Path) -> None:
+    """Undo the last mount on a folder."""
+    _checked(ctypes.CDLL(None, use_errno=True).umount2(str(folder).encode(), MNT_DETACH))
+
+
+def mount_processes() -> None:
+    """/proc of this process's own namespace."""
+    _mount("proc", "/proc", "proc", 0)
+
+
+def become_nobody() -> None:
+    """Give up all privileges of this process."""
+    nobody = pwd.getpwnam("nobody")
+    os.setgroups([])
+    os.setgid(nobody.pw_gid)
+    os.setuid(nobody.pw_uid)
+
+
+class MemoryGroup:
+    """A control group with a limit at which the kernel kills; of either version."""
+
+    def __init__(self, name: str) -> None:
+        self._second = not (GROUPS_1 / "memory.limit_in_bytes").exists()
+        self.folder = (GROUPS_2 if self._second else GROUPS_1) / name
+
+    def create(self, limit: int) -> None:
+        self.folder.mkdir(exist_ok=True)
+        name = "memory.max" if self._second else "memory.limit_in_bytes"
+        (self.folder / name).write_text(str(limit))
+        with contextlib.suppress(OSError):  # where there is swap, it would be taken instead
+            (self.folder / ("memory.swap.max" if self._second else "memory.swappiness")).write_text("0")
+
+    def used(self) -> int:
+        """Bytes that its processes have taken."""
+        return int((self.folder / ("memory.current" if self._second else "memory.usage_in_bytes")).read_text())
+
+    def add(self, pid: int) -> None:
+        (self.folder / "cgroup.procs").write_text(str(pid))
+
+    def remove(self, wait: float = 5.0) -> None:
+        """Once nobody is in it any more."""
+        end = time.monotonic() + wait
+        while self.folder.exists():
+            try:
+                self.folder.rmdir()
+            except OSError:
+                if time.monotonic() > end:
+                    return
+                time.sleep(0.02)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    words = [word.encode() if word is not None else None for word in (source, target, kind)]
+    _checked(ctypes.CDLL(None, use_errno=True).mount(*words, ctypes.c_ulong(flags), options.encode() or None))
+
+
+def _checked(result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _try_mounts() -> None:
+    unshare(NEW_MOUNTS)
+    mount_memory(Path("/mnt" if os.path.isdir("/mnt") else "/tmp"), "64k")
+
+
+def _try_pids() -> None:
+    unshare(NEW_MOUNTS | NEW_PIDS)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(OSError):
+            mount_processes()
+            code = 0
+        os._exit(code)
+    if os.waitpid(child, 0)[1]:
+        raise OSError("/proc cannot be mounted in a namespace of processes")
+
+
+def _try_group() -> None:
+    group = MemoryGroup(f"ups-lab-{uuid.uuid4().hex[:8]}")
+    try:
+        group.create(1 << 26)
+        child = os.fork()
+        if child == 0:
+            time.sleep(5)
+            os._exit(0)
+        try:
+            group.add(child)
+        finally:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+    finally:
+        group.remove()
+
+
+# What a case may need, in the words of the table, and how it is found out.
+TRIES: dict[str, Callable[[], None]] = {
+    "root": become_nobody,
+    "mount namespaces": _try_mounts,
+    "process namespaces": _try_pids,
+    "network namespaces": lambda: unshare(NEW_NETWORK),
+    "memory control groups": _try_group,
+}
+
+
+def _attempt(name: str) -> None:
+    TRIES[name]()
+
+
+@functools.cache
+def allowed(name: str) -> bool:
+    """Whether this machine allows it to this user: one of TRIES, tried in a process of its own."""
+    [result] = run(_attempt, 1, name, seconds=20, method="fork")
+    return result.well
+
+
+def missing(needs: tuple[str, ...]) -> str:
+    """The first of some needs that is not met; empty where all are."""
+    lacking = [name for name in needs if not allowed(name)]
+    return "root" if lacking and os.geteuid() != 0 else next(iter(lacking), "")

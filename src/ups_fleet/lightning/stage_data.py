@@ -1,0 +1,96 @@
+"""StageData: the windows of a stage as a LightningDataModule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, IterableDataset
+
+from ups.data.windows import Windows
+from ups.engine.ranks.dist import Dist
+from ups.engine.state import TrainingState
+from ups.models import Simulator
+from ups.progress import Screen
+from ups.run.check import check
+from ups.run.config import RunConfig
+from ups.run.data.datasets import DataSet, aligned, open_sets
+from ups.run.load import load as load_simulator
+from ups.run.order import validations_of, windows_of
+from ups.run.room import say
+from ups.stages import STAGES
+from ups.tensors import Window
+from ups_fleet.lightning.options import configured
+from ups_fleet.running.supervised import in_sentences
+
+
+class Batch:
+    """A window that Lightning hands on as it is: its FSDP would convert the tensors of a dataclass, and refuses a
+    frozen one."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+
+
+class Stream(IterableDataset[Batch]):
+    """Windows, made when they are asked for."""
+
+    def __init__(self, make: Callable[[], Iterable[Window]]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(Batch, self.make())
+
+
+class StageData(LightningDataModule):
+    """The windows on which `ups run` would train and validate a stage, each rank its share; made first where no file
+    holds them, in `folder`."""
+
+    def __init__(self, config: RunConfig | str | Path, stage: str, folder: str | Path | None = None) -> None:
+        super().__init__()
+        self.config, self.name = configured(config, stage), stage
+        home = Path(self.config.out) / f"{self.config.name}-data"
+        self.folder = Path(folder) if folder is not None else home
+        self.state = TrainingState()  # holds the validations, by which some mixes go
+        self.sets: list[DataSet] = []
+        self.parent: Simulator | None = None
+        self._opened = ExitStack()
+
+    def prepare_data(self) -> None:
+        check(self.config)
+        with ExitStack() as stack:
+            open_sets(self.config.data, self.folder, in_sentences(say), stack)
+
+    def setup(self, stage: str) -> None:  # noqa: ARG002
+        if self.sets:
+            return
+        config = self.config
+        self.sets = open_sets(config.data, self.folder, Screen.silent().following, self._opened)
+        if config.start_from is not None:
+            self.parent = load_simulator(config.start_from)
+            self.sets = aligned(self.sets, self.parent.codec.tasks)
+
+    def windows(self) -> Windows:
+        """Those of this rank."""
+        config, trainer = self.config, self.trainer
+        sets = [data for data in self.sets if STAGES[self.name].learns(data.task)]
+        dist = Dist(trainer.global_rank, trainer.world_size, trainer.strategy.root_device)
+        validations = validations_of(self.state, [data.task.name for data in sets], config.mix, 2)
+        return windows_of(config, sets, config.stage(self.name), dist, validations=validations)
+
+    def train_dataloader(self) -> Any:
+        """Batch n is a pure function of n: a training that goes on begins with the batch of its step."""
+        windows, steps = self.windows(), self.config.stage(self.name).train.steps or 0
+        first = self.trainer.global_step
+        return DataLoader(Stream(lambda: map(windows.batch, range(first, steps))), batch_size=None)
+
+    def val_dataloader(self) -> Any:
+        windows = self.windows()
+        return DataLoader(Stream(lambda: windows.validation(self.trainer.global_step)), batch_size=None)
+
+    def teardown(self, stage: str) -> None:  # noqa: ARG002
+        self._opened.close()
+        self.sets = []

@@ -1,0 +1,1 @@
+"""A run under a supervisor: started, begun again, gone on with for ever, shown in one line."""

@@ -1,0 +1,141 @@
+"""The engine `local`: a job in the background of this machine, or in front of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from ups.types import DataError, counted
+from ups_fleet.submit.ended import ended
+from ups_fleet.submit.job import Job, Status
+from ups_fleet.submit.machine import check_here
+from ups_fleet.submit.records import file_of, jobs_folder, keep_text
+from ups_fleet.submit.shell import begun_or_resumed, checks, quoted, within_seconds
+from ups_fleet.supervise.proc import end_all, is_mine, owned, stat_of
+
+VARIABLE = "UPS_JOB"  # by which all processes of a job are found, whoever their parent became
+CODE = "UPS_JOB_CODE"  # the file in which its script leaves the exit code
+GRACE = "UPS_JOB_GRACE"  # seconds that they have for their last checkpoint
+LOOK = 0.1
+LONGEST = 3600.0  # seconds that a job is waited for
+
+SCRIPT = """\
+#!/bin/sh
+# ups launch local: {name}
+{ending}{checks}
+{resume}
+{command}
+"""
+# The code is left for `ups launch status`, whatever the script ends with.
+ENDING = """\
+trap 'echo "$?" > "${code}"' EXIT
+"""
+# A request to stop is passed on; a signal ends `wait` before its time.
+BACKGROUND = """\
+trap 'kill -TERM "$child"' TERM HUP INT
+{command} "$@" &
+child=$!
+wait "$child"
+code=$?
+while kill -0 "$child" 2>/dev/null; do
+    wait "$child"
+    code=$?
+done
+exit "$code"\
+"""
+
+
+class Local:
+    """Processes of this machine, in a session of their own. The identity of a job is its key."""
+
+    def check(self, job: Job) -> None:
+        check_here(job)
+
+    def render(self, job: Job) -> str:
+        words = job.words()
+        if job.nodes > 1:
+            words += [f"--node-rank={job.options['node_rank']}", f"--rendezvous={job.options['rendezvous']}"]
+        command = f"{within_seconds(job)} {quoted(words)}".strip()
+        front = bool(job.options.get("front"))
+        return SCRIPT.format(
+            name=job.name,
+            ending="" if front else ENDING.format(code=CODE),
+            checks=checks(job.inputs, job.place),
+            resume=begun_or_resumed(job.folder),
+            command=f'exec {command} "$@"' if front else BACKGROUND.format(command=command),
+        )
+
+    def submit(self, job: Job, text: str) -> str:
+        script = keep_text(job.key, text)
+        own = {VARIABLE: job.key, GRACE: str(job.grace), CODE: str(file_of(job.key, ".code"))}
+        with _private(file_of(job.key, ".log")) as log:
+            subprocess.Popen(
+                ["sh", str(script)],
+                env={**os.environ, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return job.key
+
+    def find(self, key: str) -> str | None:
+        return key if self._processes(key) or file_of(key, ".log").exists() else None
+
+    def status(self, identity: str) -> Status:
+        if pids := self._processes(identity):
+            return Status("running", f"at work in {counted(len(pids), 'process')} of this machine.")
+        try:
+            code = int(file_of(identity, ".code").read_text())
+        except (OSError, ValueError):
+            return Status("gone", "it has no process on this machine, and has left no exit code: it was killed.")
+        return ended(code)
+
+    def logs(self, identity: str) -> Iterator[str]:
+        try:
+            yield file_of(identity, ".log").read_text(errors="replace")
+        except OSError:
+            raise DataError(f"{identity}: has left no log in {jobs_folder()}.") from None
+
+    def stop(self, identity: str) -> None:
+        patience = max(map(_patience, _mine(identity).values()), default=0.0)
+        for pid in self._leaders(identity):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + patience
+        while time.monotonic() < end and self._processes(identity):
+            time.sleep(LOOK)
+        if left := end_all(lambda: self._processes(identity)):
+            raise DataError(f"{identity}: processes {left} would not end; they wait for a disk or a device.")
+
+    def _processes(self, key: str) -> list[int]:
+        return sorted(_mine(key))
+
+    def _leaders(self, key: str) -> list[int]:
+        """Those of its processes that no other of them has started."""
+        pids = set(self._processes(key))
+        return [pid for pid in pids if (fields := stat_of(pid)) and int(fields[1]) not in pids]
+
+
+def _mine(key: str) -> dict[int, dict[str, str]]:
+    """This user's processes of a job: anybody may put its key into an environment."""
+    return {pid: own for pid, own in owned(VARIABLE, key).items() if is_mine(Path(f"/proc/{pid}"))}
+
+
+def _patience(own: Mapping[str, str]) -> float:
+    """Seconds that a process may take to save, as its environment says."""
+    try:
+        return min(max(float(own.get(GRACE, "0")), 0.0), LONGEST)
+    except ValueError:
+        return 0.0
+
+
+def _private(path: Path) -> BinaryIO:
+    """A file to append to that this user alone may read: who knows what a job prints."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")

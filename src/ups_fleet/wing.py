@@ -1,0 +1,110 @@
+"""What the workshop does for the instrument: keys, commands, and what surrounds a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ups.config import Config
+from ups.progress import OnProgress, Say
+from ups.wings import Command, Opening, Wing
+
+if TYPE_CHECKING:
+    from ups.run.config import RunConfig
+    from ups_fleet.keys import FleetConfig
+
+
+class Fetched:
+    """Data of the catalogue and of addresses, fetched once into a folder of the user's."""
+
+    def names(self, word: str) -> bool:
+        from ups_fleet.fetch.fetch import is_elsewhere
+
+        return is_elsewhere(word)
+
+    def require_nameable(self, word: str) -> None:
+        from ups_fleet.fetch.downloads import require_nameable
+
+        require_nameable(word)
+
+    def provide(self, words: Sequence[str], report: OnProgress) -> None:
+        from ups_fleet.fetch.downloads import provide
+
+        provide(words, report)
+
+    def paths(self, word: str) -> list[Path]:
+        from ups_fleet.fetch.downloads import there
+
+        return there(word)
+
+    def folder(self) -> Path | None:
+        from ups_fleet.fetch.downloads import downloads
+
+        return downloads()
+
+
+class Supervised:
+    """Runs carried out by ranks under a supervisor."""
+
+    def demo(self, config: RunConfig, screen: Any, *, overwrite: bool, before: tuple[str, float]) -> Any:
+        from ups_fleet.running.on_ranks import on_ranks
+
+        return on_ranks(config, screen, overwrite=overwrite, before=before)
+
+
+class Fleet(Wing):
+    """The workshop."""
+
+    def config(self) -> type[Config]:
+        from ups_fleet.keys import FleetConfig
+
+        return FleetConfig
+
+    def commands(self) -> Sequence[Command]:
+        from ups_fleet.cli.commands import COMMANDS
+
+        return COMMANDS
+
+    def opening(self, about: Opening) -> Callable[[Path], None]:
+        from ups.rundir import RunDir
+        from ups_fleet.sync import restore
+        from ups_fleet.tracking import require
+
+        keys = _keys(about.config)
+        require(keys.tracking, about.say)
+        seen = restore.prepare(keys.sync, about.place, about.say, resume=about.resume, overwrite=about.overwrite)
+        return lambda folder: restore.remember(RunDir(folder), seen)
+
+    @contextlib.contextmanager
+    def around(self, folder: Path, config: Config, say: Say) -> Iterator[None]:
+        from ups_fleet.sync.delivery import copied
+        from ups_fleet.tracking import mirrored
+
+        keys = _keys(config)
+        with copied(folder, keys.sync, say), mirrored(folder, keys.tracking, say):
+            yield
+
+    def look(self, config: Config, folder: Path) -> Sequence[str]:
+        from ups_fleet.doctor.before_run import quick_doctor
+
+        return quick_doctor(_keys(config), folder)
+
+    def made_again(self) -> Mapping[str, str]:
+        from ups_fleet.tracking import MIRRORS
+
+        return dict.fromkeys(MIRRORS, "what trackers wrote and `ups track` writes again")
+
+    def elsewhere(self) -> Fetched:
+        return Fetched()
+
+    def starter(self) -> Supervised:
+        return Supervised()
+
+
+def _keys(config: Config) -> FleetConfig:
+    return cast("FleetConfig", config)
+
+
+WING = Fleet()

@@ -1,0 +1,242 @@
+"""A few faults of every kind, in every run of the tests; the whole matrix on purpose."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ups.cli.app import main
+from ups.rundir import RunDir
+from ups.verdict import classify
+from ups_fleet.fault_tests.case import STEPS, Case, Strategy
+from ups_fleet.fault_tests.case_run import CaseResult
+from ups_fleet.fault_tests.damage import damage
+from ups_fleet.fault_tests.disturbance_recipes import ADDRESS
+from ups_fleet.fault_tests.disturbances import Cap, CappedMemory, WrongClock, shift_clock
+from ups_fleet.fault_tests.draw import FAMILIES, RECIPES, draw
+from ups_fleet.fault_tests.lab import Lab, same_samples
+from ups_fleet.fault_tests.strangers import Strangers
+from ups_fleet.fault_tests.table import summary, write_json
+from ups_fleet.supervise.fault_plan import Fault, FaultPlan
+from ups_fleet.supervise.forked_functions import run
+
+KINDS: tuple[Strategy, ...] = ("single", "ddp", "fsdp")
+FLIPPED = Case(
+    "F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), first=("RANK_DIED",), named=0, starts=2, damage="flip"
+)  # fmt: skip
+OOM = Fault("oom", 1, "block", 5)
+# What surrounds a run is put together with what strikes it: the promises of both must hold.
+QUICK = [
+    Case(
+        "F1",
+        "oom, capped",
+        2,
+        "ddp",
+        (OOM, Fault("abort", 0, "teardown")),
+        starts=1,
+        around=CappedMemory(0, 3, python=False),
+    ),
+    Case("F9", "stop", 2, "ddp", (Fault("term", 1, "forward", 5),), ("PREEMPTED",), around=WrongClock(0, "jumps")),
+    Case(
+        "F10",
+        "no space",
+        2,
+        "ddp",
+        (Fault("full", 0, "before shard", 5, times=99),),
+        ("STORAGE",),
+        starts=1,
+        output="2 times in a row",
+    ),
+    Case("F19", "strangers", 2, "ddp", around=Strangers("user", "pickle", 2)),
+]
+# A kill of rank 1 that is mended by a second start, promised to be everything else.
+WRONG = Case(
+    "F6", "wrong", 2, "ddp", (Fault("kill", 1, "backward", 5),), first=("HANG",), named=0, starts=1, output="never said"
+)  # fmt: skip
+# What takes longer: a run in pulses, uneven shares compared with one process and with the other strategy; and what
+# tests of the supervisor and of checkpoints see in less time.
+LONG = [
+    FLIPPED,
+    Case("F4", "error", 2, "ddp", (Fault("error", 1, "loss", 2),), ("CRASH",), named=1, phase="forward", starts=1),
+    Case("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), around=ADDRESS),
+    Case("F2", "no memory", 2, "ddp", (Fault("oom", 1, "loss", 5, times=99),), ("OOM",), named=1, phase="forward"),
+    *(RECIPES["F7", name](random.Random(1), 2, "ddp") for name in ("pulses rank", "pulses supervisor", "crowded")),
+    *(RECIPES["F8", "uneven"](random.Random(1), *kind) for kind in ((2, "ddp"), (2, "fsdp"), (4, "ddp"))),
+    *(RECIPES["F15", name](random.Random(1), 2, "ddp") for name in ("clock of supervisor", "stale")),
+    *(RECIPES[family, "capped"](random.Random(1), 2, "fsdp") for family in ("F1", "F3")),
+]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="module")
+def quick(lab: Lab) -> list[CaseResult]:
+    return lab.run([*QUICK, WRONG])
+
+
+def test_a_disturbed_run_ends_in_time_truthfully_and_with_the_same_bits(
+    lab: Lab, quick: list[CaseResult], tmp_path: Path
+) -> None:
+    found = [r for r in quick if r.case["name"] != "wrong"]
+    assert [(r.case["name"], r.broken) for r in found if r.broken] == []
+    assert same_samples(lab, QUICK) == []
+    write_json(tmp_path / "results.json", {"request": {"quick": True}}, found, 1.0)
+    values = json.loads((tmp_path / "results.json").read_text())
+    assert [row["equal bits"] for row in values["summary"]][-1] == f"{len(QUICK)} of {len(QUICK)}"
+    assert values["request"] == {"quick": True}
+
+
+def test_the_lab_notices_what_was_not_promised(quick: list[CaseResult]) -> None:
+    """A fault promised to be mended in place, on another rank, with other words: each is seen to be untrue, no more."""
+    [found] = [r for r in quick if r.case["name"] == "wrong"]
+    words = ("2 times, not 1", "RANK_DIED, not HANG", "rank 1 was named, and it was 0", "nobody said")
+    assert [w in told for w, told in zip(words, found.broken, strict=True)] == [True] * 4, found.broken
+    assert found.equal
+
+
+def test_the_same_seed_draws_the_same_faults_and_all_recipes_are_drawn() -> None:
+    some, again = (draw(200, 3, (1, 2, 4), ("single", "ddp", "fsdp")) for _ in range(2))
+    assert some == again
+    assert some != draw(200, 4, (1, 2, 4), ("single", "ddp", "fsdp"))
+    assert [f"F{n}" for n in range(1, 29)] == FAMILIES
+    assert {(c.world, c.strategy) for c in some if c.family != "F14"} == {
+        (1, "single"),
+        (1, "fsdp"),
+        *((n, s) for n in (2, 4) for s in ("ddp", "fsdp")),
+    }
+
+
+def test_every_family_is_drawn_as_often_as_any_other_and_every_recipe_of_it_in_turn() -> None:
+    counts = Counter(case.family for case in draw(1000, 0, (1, 2, 4), ("single", "ddp", "fsdp")))
+    assert counts.keys() == set(FAMILIES)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    files = Counter(case.name.rpartition(" for ")[2] for case in draw(22 * 6, 0, (1, 2, 4), KINDS, ["F25"]))
+    assert set(files.values()) == {6}, "each of 22 files on each of 6 kinds of world"
+    assert draw(5, 0, (2,), ("single",)) == []
+
+
+def test_each_family_that_is_named_is_run_however_few_faults_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[str] = []
+
+    def noted(self: Lab, cases: list[Case], *_: object) -> list[CaseResult]:  # noqa: ARG001
+        drawn.extend(case.family for case in cases)
+        return []
+
+    monkeypatch.setattr(Lab, "run", noted)
+    monkeypatch.setattr("ups_fleet.fault_tests.lab.same_samples", lambda lab, cases: [])  # noqa: ARG005
+    with pytest.raises(SystemExit) as ended:
+        main(["faults", "--only", "F6, f9", "--faults", "1", "--out", str(tmp_path)])
+    assert ended.value.code == 0
+    assert sorted(drawn) == ["F6", "F9"]
+    with pytest.raises(SystemExit) as ended:
+        main(["faults", "--only", "F99", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "there is no fault 'F99'" in capsys.readouterr().err
+
+
+def test_a_plan_strikes_its_own_rank_and_start_as_often_as_it_says() -> None:
+    faults = [
+        Fault("error", 1, "data", step=3, times=2),
+        Fault("error", 0, "data"),
+        Fault("error", 1, "log", attempt=2),
+    ]
+    plan = FaultPlan(faults, rank=1, attempt=1)
+    plan("data", 2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="a planned fault in phase 'data'"):
+            plan("data", 3)
+    plan("data", 3)
+    plan("log", 3)
+
+
+@pytest.mark.parametrize("kind", ["flip", "truncate", "missing", "foreign", "manifest"])
+def test_damage_changes_the_newest_checkpoint_and_no_other(tmp_path: Path, kind: str) -> None:
+    for step in (3, 6):
+        folder = tmp_path / "checkpoints" / "operator" / f"step-{step:09d}"
+        folder.mkdir(parents=True)
+        (folder / "shard").write_bytes(bytes(100))
+        (folder / "manifest.json").write_text("[]")
+
+    def content(step: int) -> dict[str, bytes]:
+        folder = tmp_path / "checkpoints" / "operator" / f"step-{step:09d}"
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    before: dict[int, Any] = {step: content(step) for step in (3, 6)}
+    damage(kind, RunDir(tmp_path))
+    assert content(3) == before[3]
+    assert content(6) != before[6]
+
+
+def test_the_table_has_a_row_per_family_and_one_for_all() -> None:
+    found = [
+        CaseResult(FLIPPED.facts(), ["SUCCESS"], equal=True, detection=0.2, lost=2),
+        CaseResult(QUICK[0].facts()),
+        CaseResult(QUICK[0].facts(), skipped="root"),
+    ]
+    head, first, second, whole = summary(found)
+    assert (first[0], second[0], whole[0]) == ("F1", "F11", "all")
+    assert dict(zip(head, whole, strict=True))["equal bits"] == "1 of 2"
+    assert dict(zip(head, whole, strict=True))["skipped"] == "1"
+    assert dict(zip(head, second, strict=True))["detected"] == "0.20 s"
+    assert max(STEPS.values()) == STEPS["operator"], "a step drawn below the last is one that every late fault can meet"
+
+
+def clocks() -> list[float]:
+    """What clocks that are ahead, behind and jumping say, against the steady one: seconds off, twice each."""
+    true, found = time.time, []
+    for how in ("ahead", "behind", "jumps"):
+        time.time = true
+        shift_clock(how)
+        found += [time.time() - true() for _ in range(2)]
+    return found
+
+
+def test_a_clock_is_hours_off_or_jumps() -> None:
+    (result,) = run(clocks, 1, seconds=20, method="fork")
+    assert result.value == pytest.approx([10800, 10800, -10800, -10800, 10800, -10800], abs=60)
+
+
+def refusals(python: bool, most: int) -> list[str]:
+    """What came of asking for memory: before its step, at it with 4 samples, again, and then with 2."""
+    cap, found = Cap(3, python, most), []
+    for step, samples in ((2, 4), (3, 4), (3, 4), (3, 2)):
+        try:
+            cap(step, samples)
+            found.append("taken")
+        except (MemoryError, RuntimeError) as error:
+            found.append(classify(error).ending.name)
+    return found
+
+
+@pytest.mark.parametrize("python", [False, True])
+@pytest.mark.parametrize(("most", "second"), [(0, "taken"), (4, "OOM")])
+def test_memory_that_is_capped_is_really_refused_as_out_of_memory(python: bool, most: int, second: str) -> None:
+    (result,) = run(refusals, 1, python, most, seconds=20, method="fork")
+    assert result.value == ["taken", "OOM", second, "taken"], result
+
+
+@pytest.mark.slow
+def test_slow_crowded_uneven_and_capped_runs_keep_their_promises(tmp_path: Path) -> None:
+    lab, cases = Lab(tmp_path), [case for case in LONG if case is not None]
+    assert [(r.case["family"], r.case["name"], r.broken) for r in lab.run(cases, print) if r.broken] == []
+    assert same_samples(lab, cases) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_whole_matrix_keeps_its_promises(tmp_path: Path) -> None:
+    cases = draw(220, 1, (1, 2, 4), KINDS)
+    lab = Lab(tmp_path)
+    assert [(r.case["family"], r.case["name"], r.broken) for r in lab.run(cases, print) if r.broken] == []
+    assert same_samples(lab, cases) == []

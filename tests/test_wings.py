@@ -1,0 +1,243 @@
+"""The instrument alone, and each plug-in taken away or added: in copies of the source, as their users would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pages_of import ROOT
+
+SMALL = """
+data: {b: {task: burgers1d, samples: 12, resolution: 32, frames: 9, params: {nu: 0.1}}}
+model: {codec: {width: 16}, operator: {core: transformer, width: 16, depth: 1}}
+codec: {batch: 8, train: {steps: 20, seconds: null}}
+operator: {batch: 8, train: {steps: 20, seconds: null}}
+"""
+# Hides the package that is installed here: only the copy on PYTHONPATH is there.
+ALONE = """
+import sys
+from importlib.abc import MetaPathFinder
+
+
+class OnlyTheCopy(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        from importlib.machinery import PathFinder
+
+        wing = name.partition(".")[0]
+        if wing not in ("ups", "ups_fleet", "ups_bench") or "." in name:
+            return None
+        spec = PathFinder.find_spec(name, [HERE])
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+        return spec
+
+
+sys.meta_path.insert(0, OnlyTheCopy())
+"""
+
+
+class Copy:
+    """A copy of the source with some of it deleted."""
+
+    def __init__(self, place: Path, *without: str) -> None:
+        self.place, self.src = place, place / "src"
+        shutil.copytree(ROOT / "src", self.src)  # with what is compiled
+        for name in without:
+            path = self.src / name
+            assert path.exists(), name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (self.src / "sitecustomize.py").write_text(ALONE.replace("HERE", repr(str(self.src))))
+        (place / "small.yaml").write_text(SMALL)
+
+    def python(self, *words: str, code: int = 0, **variables: str) -> str:
+        """What a Python program prints there, or says where it fails; it must exit with `code`."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("UPS_", "PYTEST"))}
+        env |= {"PYTHONPATH": str(self.src), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
+        done = subprocess.run(
+            [sys.executable, *words], cwd=self.place, env=env, capture_output=True, text=True, check=False, timeout=250
+        )
+        assert done.returncode == code, f"exit code {done.returncode}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done.stdout if code == 0 else done.stderr
+
+    def ups(self, *words: str, code: int = 0) -> str:
+        return self.python("-m", "ups", *words, code=code)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    """The instrument without the other wings."""
+    return Copy(tmp_path_factory.mktemp("instrument"), "ups_fleet", "ups_bench")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_the_instrument_alone_makes_data_trains_judges_and_predicts(alone: Copy) -> None:
+    made = alone.ups("data", "generate", "burgers1d", "--samples", "3", "--resolution", "32", "--frames", "9")
+    file = made.strip().splitlines()[-1]
+    assert "burgers1d" in alone.ups("data", "info", file)
+    alone.ups("run", "small.yaml", "--name", "one")
+    verdict = json.loads((alone.place / "runs/one/verdict.json").read_text())
+    assert verdict["verdict"] == "SUCCESS"
+    alone.ups("evaluate", "runs/one")
+    alone.ups("rollout", "runs/one", "--input", file, "--steps", "4", "--out", "predicted.hdf5")
+    program = "import ups; s = ups.load('runs/one'); print(s.rollout(__import__('torch').zeros(1, 32, 1), 3).shape)"
+    assert "32" in alone.python("-c", program)
+
+
+def test_the_instrument_alone_fits_arrays(alone: Copy) -> None:
+    program = (
+        "import numpy as np, ups\n"
+        "x = np.linspace(0, 1, 32, endpoint=False); t = np.arange(9) / 20; p = np.random.rand(12)\n"
+        "u = np.sin(2 * np.pi * (x[None, None] - t[None, :, None] - p[:, None, None]))[..., None]\n"
+        "ups.fit(u, minutes=0.05, quiet=True)"
+    )
+    alone.python("-c", program)
+    assert json.loads((alone.place / "runs/fit/verdict.json").read_text())["verdict"] == "SUCCESS"
+
+
+def test_the_instrument_alone_trains_on_two_ranks_of_torchrun_and_goes_on(alone: Copy) -> None:
+    words = (
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+        "-m",
+        "ups",
+        "run",
+    )
+    alone.python(*words, "small.yaml", "--name", "two", "--until", "train")
+    run = alone.place / "runs/two"
+    assert json.loads((run / "verdict.json").read_text())["verdict"] == "PAUSED"
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert max(row["step"] for row in steps) == 20
+    alone.ups("run", "small.yaml", "--name", "two", "--resume")
+    assert json.loads((run / "verdict.json").read_text())["verdict"] == "SUCCESS"
+
+
+def test_the_instrument_alone_has_no_command_and_no_key_of_the_workshop(alone: Copy) -> None:
+    text = alone.ups("--help")
+    for name in ("sweep", "launch", "doctor", "faults", "bundle", "bench", "track"):
+        assert not re.search(rf"│ {name} ", text), name
+    keys = alone.ups("config", "show", "small.yaml")
+    assert not re.search(r"^(limits|tracking|sync):", keys, re.M)
+    assert "tracking" in alone.ups("run", "small.yaml", "--tracking", "csv", code=2)
+    refused = alone.ups("run", "small.yaml", "--data.b.file", "https://example.org/x.hdf5", code=2)
+    assert "download it and name the file" in refused
+
+
+def test_the_tests_of_the_instrument_need_no_other_wing(alone: Copy) -> None:
+    words = ("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--ignore", "tests/test_wings.py")
+    for name in ("tests", "docs", "configs", "pyproject.toml", "Containerfile", "README.md"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, alone.place / name)
+    for wing in ("fleet", "bench"):
+        shutil.rmtree(alone.place / "tests" / wing)
+    assert "tests/engine/test_loop.py" in alone.python(*words, "tests")
+
+
+PLUG_INS = {
+    "wandb": "ups_fleet/tracking/wandb.py",
+    "mlflow": "ups_fleet/tracking/mlflow.py",
+    "vast": "ups_fleet/submit/vast",
+    "sky": "ups_fleet/submit/sky",
+    "lightning": "ups_fleet/lightning",
+    "bundle": "ups_fleet/bundle",
+    "bench": "ups_bench",
+}
+
+
+@pytest.mark.parametrize("name", PLUG_INS)
+def test_a_plug_in_can_be_deleted_by_itself(name: str, tmp_path: Path) -> None:
+    copy = Copy(tmp_path, PLUG_INS[name])
+    program = (
+        "from ups.run.config import run_config; run_config()()\n"
+        "from ups_fleet.tracking import MIRRORS; from ups_fleet.submit import ENGINES; import ups_fleet.cli.worker\n"
+        "from ups.cli.app import app\n"
+        "app(['--help'], result_action='return_value'); app(['launch', '--help'], result_action='return_value')\n"
+        "print('tables', *(row.__name__ for table in (MIRRORS, ENGINES) for row in table.values()))"
+    )
+    text = copy.python("-c", program)
+    tables = text.rpartition("tables")[2].lower()
+    assert name not in tables
+    assert {"wandb", "mlflow", "vast", "sky"} - {name} <= set(tables.split())
+    assert not re.search(rf"│ {name} ", text)
+
+
+SQLITE = """
+import json
+from ups_fleet.tracking.mirror import Mirror
+
+
+class Lines(Mirror):
+    name = "lines"
+
+    def open(self):
+        self.path = self.facts.folder / "lines.txt"
+        self.path.write_text("")
+
+    def send(self, rows):
+        with self.path.open("a") as file:
+            file.writelines(f"{row.step} {json.dumps(dict(row.values))}\\n" for row in rows)
+
+    def close(self, conclusion):
+        with self.path.open("a") as file:
+            file.write(f"{conclusion.ending}\\n")
+"""
+COMMAND = '''
+from pathlib import Path
+
+from ups.wings import LOOK, Command
+
+
+def last(run: Path) -> None:
+    """Print the last line of the log."""
+    print((run / "lines.txt").read_text().splitlines()[-1])
+
+
+COMMAND = Command("last", last, LOOK)
+'''
+
+
+def package(place: Path, points: str) -> None:
+    """A package as it is installed, with these entry points."""
+    (place / "lines_of_runs.py").write_text(SQLITE)
+    (place / "last_line.py").write_text(COMMAND)
+    about = place / "lines_of_runs-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lines-of-runs\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(points)
+
+
+def test_a_package_adds_a_tracker_and_a_command(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    package(copy.src, "[ups.trackers]\nlines = lines_of_runs:Lines\n[ups.commands]\nlast = last_line:COMMAND\n")
+    copy.ups("run", "small.yaml", "--tracking", "lines", "--name", "told", "--until", "train")
+    assert copy.ups("last", "runs/told").strip() == "PAUSED"
+    assert "last" in copy.ups("--help")
+    assert "lines" in copy.ups("run", "small.yaml", "--tracking", "liness", code=2)
+
+
+def test_a_package_that_takes_a_name_or_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    package(copy.src, "[ups.trackers]\ncsv = lines_of_runs:Lines\n[ups.commands]\n")
+    refused = copy.ups("run", "small.yaml", "--tracking", "csv", code=2)
+    assert "lines_of_runs:Lines adds 'csv'" in refused
+    points = copy.src / "lines_of_runs-1.0.dist-info/entry_points.txt"
+    points.write_text("[ups.trackers]\nlost = not_there:Lines\n")
+    refused = copy.ups("run", "small.yaml", "--tracking", "lost", code=2)
+    assert "lines-of-runs adds 'lost'" in refused
+    assert "not_there" in refused
