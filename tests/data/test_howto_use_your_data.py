@@ -13,6 +13,7 @@ from ups.config import load
 from ups.data import open_source
 from ups.data.write_well import write_data_set
 from ups.definition import definition_from
+from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.run.config import run_config
 
@@ -22,7 +23,7 @@ BLOCKS = {kind: re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.M | r
 
 def test_the_arrays_of_the_page_are_what_its_task_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (script, in_memory), (task, run, *_) = BLOCKS["python"], BLOCKS["yaml"]
+    (script, _, in_memory), (task, run, *_) = BLOCKS["python"], BLOCKS["yaml"]
     exec(compile(script.replace("range(40)", "range(4)"), str(PAGE), "exec"), {})
     Path("tracer.yaml").write_text(task)
     source = open_source("results", TASKS, definition_from("tracer.yaml"))
@@ -41,3 +42,22 @@ def test_the_arrays_of_the_page_are_what_its_task_says(tmp_path: Path, monkeypat
     for i in range(4):
         np.testing.assert_array_equal(memory.read(i), source.read(i))
         assert (memory.params_of(i), memory.times_of(i).tolist()) == (source.params_of(i), source.times_of(i).tolist())
+
+
+def test_known_forces_are_in_the_state_of_every_step() -> None:
+    _, script, _ = BLOCKS["python"]
+    task, small = TASKS["reacdiff2d"], OperatorConfig(width=32, depth=1, heads=4)
+    sim, states = build([task], CodecConfig(dim=64, width=16), small, grids={task.name: (16, 24)}), []
+
+    class Watched:
+        def rollout(self, state: Any, steps: int) -> Any:
+            states.append(state.copy())
+            return sim.rollout(state, steps=steps)
+
+    rng = np.random.default_rng(0)
+    start, forces = (rng.standard_normal(shape).astype("f4") for shape in ((16, 24, 2), (3, 16, 24)))
+    names: dict[str, Any] = {"sim": Watched(), "start": start, "forces": forces}
+    exec(compile(script, str(PAGE), "exec"), names)
+    assert [frame.shape for frame in names["frames"]] == [(16, 24)] * 3
+    np.testing.assert_array_equal(states[0], start)
+    np.testing.assert_array_equal([state[..., 1] for state in states[1:]], forces[:2])

@@ -188,8 +188,9 @@ def fields_named(definition: Definition) -> tuple[str, ...]:
 def moving_input(path: Path, variable: Variable) -> DataError:
     """The error of an input that has frames."""
     return DataError(
-        f"{path}: the input {variable.words} changes in time, and an input must not; keep one frame of it, or make it "
-        "one of `fields`, on the same grid as the others and predicted with them."
+        f"{path}: the input {variable.words} changes in time, and such inputs are not supported yet; spread it over "
+        "the grid as one of `fields` and put its known values back after each step of a rollout "
+        "(docs/howto-use-your-data.md#forcing-that-changes-in-time), or keep one frame of it."
     )
 
 
@@ -211,7 +212,7 @@ def _either(variable: Variable, dims: Dims, sizes: Mapping[str, int]) -> list[st
         return []
     return [
         f"{variable.words} is read as a parameter of each sample, but could be one value per frame as well, {AS_MANY}; "
-        f"if it is, leave it out, or give it over the grid as one of `fields`"
+        f"if it is, leave it out, or spread it over the grid as one of `fields`"
     ]
 
 
