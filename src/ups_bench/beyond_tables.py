@@ -33,7 +33,7 @@ from ups_bench.cells import (
     table_of,
 )
 from ups_bench.ledger import Entry
-from ups_bench.many import covers, many_table, sentences
+from ups_bench.many import many_table
 from ups_bench.rows import Row
 
 BARS: dict[float, float] = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over that on the trained one
@@ -54,7 +54,6 @@ def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: S
         "few": few_table(rows, entries),
         "compute": compute_table(rows, entries),
         "precision": precision_table(rows, entries),
-        "claims": claims(rows, beyond, entries),
     }
 
 
@@ -207,13 +206,6 @@ def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[s
             words = f"{seconds:.0f} s of training leave {ours.value / best:.2f} of the published FNO's error"
             lines.append(f"`{name}`: {words}{older(rows[name], [first])}.")
     return lines
-
-
-def claims(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
-    """A list of sentences on short trainings and on one simulator for many rows."""
-    many = {name: row for name, row in beyond.items() if covers(rows, row)}  # the others are for starting from
-    lines = [*quick_sentences(rows, entries), *sentences(rows, many, entries)]
-    return "".join(f"- {sentence}\n" for sentence in lines) or f"Nothing is measured yet: `{SPENT}`.\n"
 
 
 def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:

@@ -157,14 +157,6 @@ def sets_of(row: Row) -> list[tuple[str, str, Equation]]:
     ]
 
 
-def covers(rows: Mapping[str, Row], row: Row) -> bool:
-    """Whether a row beyond the table has the sets of all rows of the table in as many dimensions, 1D, 2D or 3D."""
-    own, known = [solved for _, _, solved in sets_of(row)], dict[int, list[bool]]()
-    for solved in (solved for each in rows.values() for _, _, solved in sets_of(each)):
-        known.setdefault(solved.task.ndim, []).append(solved in own)
-    return any(map(all, known.values()))
-
-
 def alone(
     rows: Mapping[str, Row], entries: Sequence[Entry], solved: Equation, minutes: float
 ) -> tuple[str, list[Entry]]:

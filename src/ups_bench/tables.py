@@ -160,20 +160,29 @@ def _over_fno(runs: Sequence[ledger.Entry]) -> float:
 
 
 def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
-    """The rows that are measured, short, and how many of them are how good; a sentence where there is none."""
-    lines, ratios = [], list[float]()
+    """How many measured rows are how good, and of each family of rows the one that does worst beside what is published,
+    short; a sentence where nothing is measured."""
+    worst, ratios = dict[str, tuple[float, tuple[str, ...]]](), list[float]()
     for row in rows.values():
         if runs := shown(entries, row):
-            ratios += [ratio] if (ratio := _beside(runs, row.published.best)) is not None else []
+            ratio = _beside(runs, row.published.best)
+            ratios += [ratio] if ratio is not None else []
             spent = ", ".join(filter(None, (f"{runs[0].minutes:g} min", circumstances(runs)))) + older(row, runs)
             words = (f"`{row.name}`", spent, score_cell(_scores(runs, OURS)), published_cell(row.published))
-            lines.append((*words, _over(runs, row.published.best)))
-    if not lines:
+            line = (ratio if ratio is not None else -1.0, (*words, _over(runs, row.published.best)))
+            worst[_family(row)] = max(worst.get(_family(row), line), line, key=lambda known: known[0])
+    if not worst:
         return "No row is in the ledger yet.\n"
     half, quarter = (sum(ratio <= most for ratio in ratios) for most in (0.5, 0.25))
     good = f"{half} have at most half of the published FNO's error, {quarter} at most a quarter"
     header = ("row", "training", "ours (interval)", "re-tuned FNO", "ours / that")
-    return f"Of {len(ratios)} rows {good}.{_beside_words(rows, entries)}\n\n{markdown(header, lines)}"
+    table = markdown(header, [line for _, line in worst.values()])
+    return f"Of {len(ratios)} rows {good}.{_beside_words(rows, entries)}\n\n{table}"
+
+
+def _family(row: Row) -> str:
+    """What rows of one task have in common: `cfd2d` of `cfd2d/m1-eta0.1`."""
+    return row.name.split("/")[0]
 
 
 def _beside_words(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
@@ -182,7 +191,7 @@ def _beside_words(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> s
     if not pairs:
         return ""
     ratios = [_over_fno(runs) for _, runs in pairs]
-    families = len({row.name.split("/")[0] for row, _ in pairs})
+    families = len({_family(row) for row, _ in pairs})
     what = f" An FNO of as many parameters, trained by the same command for as long, stands beside {len(pairs)} of them"
     past = sum(bool(older(row, runs)) for row, runs in pairs)
     remark = f" ({past} of them of older settings)" if past else ""
