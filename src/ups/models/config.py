@@ -153,7 +153,8 @@ class NetworkConfig:
 class OperatorConfig(NetworkConfig):
     """A latent operator. Good values: the defaults on a laptop, those of `configs/rows` on a GPU. All of these have a
     `transformer` core with Fourier mixing. With attention, the time of a `unet` core grows in proportion to its tokens
-    (docs/speed.md) and that of a `transformer` with their square; the accuracy of a `unet` has not been measured."""
+    (docs/speed.md) and that of a `transformer` with their square; wherever both were measured the `unet` had the larger
+    error (docs/benchmarks.md)."""
 
     section: ClassVar[str] = "operator"
     formerly: ClassVar[Mapping[str, Any]] = {
