@@ -83,7 +83,7 @@ INSTRUMENT = {
 WORKSHOP = {
     "wing": {"cli", "keys", "tracking", "sync", "fetch", "running", "doctor", "bundle", "lightning", "submit"},
     "cli": {"doctor", "fault_tests", "run_folders", "running", "submit", "supervise", "sweep", "tracking", "keys"},
-    "submit": {"cli", "supervise", "sweep", "tracking", "keys"},
+    "submit": {"cli", "supervise", "sweep", "tracking", "keys", "web"},
     "lightning": {"running", "keys"},
     "bundle": set(),
     "sweep": {"run_folders", "running", "supervise", "keys"},
@@ -93,9 +93,10 @@ WORKSHOP = {
     "keys": {"supervise", "sync", "tracking"},
     "run_folders": {"supervise"},
     "sync": {"fetch", "supervise", "tracking"},
-    "fetch": {"tracking"},
-    "tracking": {"supervise"},
+    "fetch": {"tracking", "web"},
+    "tracking": {"supervise", "web"},
     "supervise": set(),
+    "web": set(),
 }
 
 

@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = server.files[name]
         tag = f'"{server.tags.get(name, "1")}"'
         if how == "changing" and turn > 3:  # another version from the third request on, and ever the same since
-            content, tag = bytes(reversed(content)), '"2"'
+            content, tag = content[::-1], '"2"'
         if how == "restless":  # never twice the same
             tag = f'"{turn}"'
         span = None if how in ("rangeless", "chunked", "boasting") else self._range(len(content))

@@ -76,7 +76,7 @@ class Connections:
 
     def _blocks(self, start: int, end: int) -> Iterator[bytes]:
         """The bytes of a piece. What was cut goes on from there; only tries that bring nothing count as failures."""
-        failures, cuts = 0, 0
+        failures, cuts, silent = 0, 0, 0.0
         while start < end:
             begun = start
             try:
@@ -88,9 +88,10 @@ class Connections:
                 if start < end:
                     raise TransientError(f"{end - start} bytes of a piece did not come")
             except TransientError as error:
-                failures = 1 if start - begun >= self.patience.least else failures + 1
+                fresh = start - begun >= self.patience.least
+                failures, silent = (1, error.silent) if fresh else (failures + 1, silent + error.silent)
                 cuts += 1
-                self.patience.wait(self.patience.tries if cuts > CUTS else failures, error, self._stop)
+                self.patience.wait(self.patience.tries if cuts > CUTS else failures, error, self._stop, silent)
 
     def _advance(self, count: int) -> None:
         with self._lock:

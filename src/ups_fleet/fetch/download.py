@@ -204,16 +204,16 @@ class Download:
 
     def _tried(self, act: Callable[[], Result]) -> Result:
         """What `act` gives, as often as it takes."""
-        failures = 0
+        failures, silent = 0, 0.0
         while True:
             try:
                 return act()
             except TransientError as error:
-                failures += 1
+                failures, silent = failures + 1, silent + error.silent
                 if TOLD <= failures < self.patience.tries:
                     self._say(f"{error}; it is tried again")
                 try:
-                    self.patience.wait(failures, error, Event())
+                    self.patience.wait(failures, error, Event(), silent)
                 except TransientError as last:
                     raise self._final(last) from None
 

@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import ssl
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,8 +22,9 @@ from ups.types import ConfigError, DataError
 from ups.version import __version__
 from ups_fleet.fetch.addresses import MISTAKE, SCHEMES, file_name, http_address, shown
 from ups_fleet.fetch.patience import ChangedError, NoRangesError, Patience, StoppedError, TransientError, retry_after
-from ups_fleet.fetch.reach import Plain, Request, Secure, check_redirect
+from ups_fleet.fetch.reach import check_redirect
 from ups_fleet.fetch.remote_file import BLOCK, Facts
+from ups_fleet.web import Pace, Request, StalledError, opener
 
 HEADERS = {"User-Agent": f"ups/{__version__}", "Accept-Encoding": "identity"}
 REDIRECTS = 10
@@ -41,20 +41,13 @@ COMPRESSED = (".gz", ".tgz", ".br", ".zst", ".z")  # files that some servers cal
 PAGES = ("text/html", "application/xhtml+xml")
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirects are followed by `HttpFile`, which knows what must not be sent on."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 class HttpFile:
     """A file behind an http address. Every request begins at the address itself: where it redirects to, and what that
     gives access to, may change between two pieces."""
 
     def __init__(self, url: str, patience: Patience, expects_page: bool = False) -> None:
         self.url, self.patience, self.expects_page = http_address(url), patience, expects_page
-        self._opener = urllib.request.build_opener(_NoRedirects, Plain, Secure)
+        self._opener = opener()
 
     def facts(self) -> Facts:
         """What the server says of the file, from its answer to a request for the first byte."""
@@ -93,7 +86,7 @@ class HttpFile:
 
     def _blocks(self, answer: http.client.HTTPResponse, size: int | None, at_beginning: bool) -> Iterator[bytes]:
         """What is sent; a TransientError where it stalls or ends too early."""
-        done, window, since = 0, 0, time.monotonic()
+        done = 0
         while size is None or done < size:
             try:
                 block = answer.read1(BLOCK if size is None else min(BLOCK, size - done))
@@ -107,12 +100,8 @@ class HttpFile:
                 raise TransientError(f"the answer ended after {done} of {size} bytes")
             if at_beginning and not done:
                 self._refuse_page(None, block)
-            done, window = done + len(block), window + len(block)
+            done += len(block)
             yield block
-            if time.monotonic() - since > self.patience.stall:
-                if window < self.patience.least:
-                    raise TransientError(f"only {window} bytes came in {self.patience.stall:.0f} s")
-                window, since = 0, time.monotonic()
 
     @contextlib.contextmanager
     def _first_byte(self) -> Iterator[http.client.HTTPResponse]:
@@ -129,11 +118,10 @@ class HttpFile:
     def _answer(self, first: int | None, last: int | None, version: str = "") -> Iterator[http.client.HTTPResponse]:
         """The answer to a request, after its redirects."""
         url = start = _without_login(self.url)
-        begins = _origin(self.url)
+        begins, pace = _origin(self.url), Pace(self.patience.stall, self.patience.least)
         for _ in range(REDIRECTS):
-            request = Request(url, headers=HEADERS)
-            if url != start:
-                request.arrived = partial(self._look, urlsplit(url).hostname or "")
+            look = None if url == start else partial(self._look, urlsplit(url).hostname or "")
+            request = Request(url, pace, look, headers=HEADERS)
             if first is not None:
                 request.add_header("Range", f"bytes={first}-{last}")
             if version and (condition := version.partition(" ")[2]):
@@ -141,7 +129,7 @@ class HttpFile:
             if _origin(url) == begins and (login := _login(self.url)):
                 request.add_unredirected_header("Authorization", login)
             try:
-                answer: Any = self._opener.open(request, timeout=self.patience.stall)
+                answer: Any = self._opener.open(request)
             except urllib.error.HTTPError as error:
                 answer = error
             except (http.client.InvalidURL, UnicodeError):  # their words show the address
@@ -242,8 +230,8 @@ def _passing(error: object) -> Exception:
         return DataError(f"the certificate of the server is not valid ({error.verify_message}); check the address.")
     if isinstance(error, socket.gaierror):
         return TransientError("its host is not known here")
-    if isinstance(error, TimeoutError):
-        return TransientError("nothing came for too long a time")
+    if isinstance(error, StalledError):
+        return TransientError(str(error), silent=error.seconds)
     if isinstance(error, http.client.IncompleteRead):
         return TransientError("the answer was cut")
     if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ups.types import ConfigError, DataError
 from ups_fleet.fetch.addresses import is_zarr, relative_path, shown
-from ups_fleet.fetch.patience import ChangedError, TransientError, UnreachableError
+from ups_fleet.fetch.patience import ChangedError, TransientError, UnreachableError, within
 from ups_fleet.fetch.remote_file import Facts, local_path
 
-BLOCK = 1 << 23  # bytes of one request
+LEAST, MOST = 1 << 20, 1 << 23  # bytes of one request: more and more of them while they come quickly
+QUICK = 2.0  # seconds
+ANSWER, LISTING = 50.0, 110.0  # seconds for one answer, whatever the client of a store would wait; for that on a folder
 TAGS = (
     "ETag",
     "etag",
@@ -118,7 +121,7 @@ class StoredFile:
         self.store, self.path = (store, path) if store is not None else store_of(url)
 
     def facts(self) -> Facts:
-        info = from_store(self.url, self._info)
+        info = within(ANSWER, lambda: from_store(self.url, self._info))
         if info.get("type") == "directory":
             raise DataError(f"{shown(self.url)}: is a folder; write it with a / at its end to fetch all of it.")
         tags = [f"{key}={info[key]}" for key in TAGS if info.get(key) is not None]
@@ -135,19 +138,23 @@ class StoredFile:
     def read(self, start: int, end: int, facts: Facts) -> Iterator[bytes]:
         if self.facts() != facts:
             raise ChangedError
+        size = LEAST
         while start < end:
-            block = self._block(start, min(start + BLOCK, end))
+            began = time.monotonic()
+            block = self._block(start, min(start + size, end))
+            size = min(2 * size, MOST) if time.monotonic() - began < QUICK else LEAST
             start += len(block)
             yield block
 
     def _block(self, start: int, end: int) -> bytes:
-        block = from_store(self.url, lambda: bytes(self.store.cat_file(self.path, start=start, end=end)))
+        cut = lambda: bytes(self.store.cat_file(self.path, start=start, end=end))  # noqa: E731
+        block = within(ANSWER, lambda: from_store(self.url, cut))
         if len(block) != end - start:
             raise TransientError(f"{len(block)} of {end - start} bytes came")
         return block
 
     def whole(self, facts: Facts) -> Iterator[bytes]:
-        yield from_store(self.url, lambda: bytes(self.store.cat_file(self.path)))
+        yield within(LISTING, lambda: from_store(self.url, lambda: bytes(self.store.cat_file(self.path))))
         if self.facts() != facts:
             raise ChangedError
 
@@ -163,7 +170,8 @@ def files_below(url: str) -> list[tuple[StoredFile, str]]:
     def names() -> list[str]:
         return sorted(store.find(path) if fixed == len(parts) else filter(store.isfile, store.glob(path)))
 
-    files = [name for name in from_store(url, names) if not name.endswith("/") and name != path.rstrip("/")]  # markers
+    listed = within(LISTING, lambda: from_store(url, names))
+    files = [name for name in listed if not name.endswith("/") and name != path.rstrip("/")]  # markers
     if not files:
         raise DataError(f"{shown(url)}: holds no file; check the address.")
     return [

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import queue
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from threading import Event, Thread
+from threading import Event
 from typing import Any, BinaryIO, TypeVar
 
 from ups.files import sum_of, write_atomic
 from ups.parsing import parse_json
-from ups.types import ConfigError, DataError, UpsError
+from ups.types import ConfigError, DataError
 from ups_fleet.fetch.addresses import may_hold_secrets, relative_path, shown
-from ups_fleet.fetch.patience import ChangedError, Patience, TransientError, UnreachableError
+from ups_fleet.fetch.patience import ChangedError, Patience, TransientError, UnreachableError, within
 from ups_fleet.fetch.remote_file import LocalFile, RemoteFile
 from ups_fleet.fetch.stores import StoredFile, from_store, store_of
 
@@ -26,7 +25,7 @@ LONGEST = 1000  # letters of a path
 MANIFEST = "manifest.json"
 BLOCK = 1 << 22
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "r2"})
-ANSWER = 120.0  # seconds for the first answers of a store
+ANSWER = 110.0  # seconds for the first answers of a store
 BRIEF = Patience(tries=3, first=0.5, longest=5.0)
 
 Result = TypeVar("Result")
@@ -107,22 +106,10 @@ class RemoteRun:
     def probe(self) -> None:
         """Write, read and delete a small file: a ConfigError where that is denied, an UnreachableError where nothing
         is answered within ANSWER seconds: the clients of stores try for much longer."""
-        outcome: queue.SimpleQueue[UpsError | None] = queue.SimpleQueue()
-
-        def attempt() -> None:
-            try:
-                self._probe()
-                outcome.put(None)
-            except UpsError as error:
-                outcome.put(error)
-
-        Thread(target=attempt, daemon=True).start()
         try:
-            error = outcome.get(timeout=ANSWER)
-        except queue.Empty:
-            raise self._silent(TransientError(f"nothing was heard for {ANSWER:.0f} s")) from None
-        if error is not None:
-            raise error
+            within(ANSWER, self._probe)
+        except TransientError as error:
+            raise self._silent(error) from None
 
     def _probe(self) -> None:
         key, words = f".probe-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex.encode()
@@ -133,8 +120,6 @@ class RemoteRun:
             self._tried(lambda: self.store.rm_file(path))
         except DataError as error:
             raise ConfigError(f"sync: {error} Nothing was begun; mend it, or leave `sync` out.") from None
-        except TransientError as error:
-            raise self._silent(error) from None
         if back != words:
             raise ConfigError(f"sync: {shown(self.url)}: does not give back what was written to it; use another place.")
 

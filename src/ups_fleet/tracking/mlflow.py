@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import urllib.error
-import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from ups.types import ConfigError
 from ups_fleet.tracking.log_reader import Row
 from ups_fleet.tracking.mirror import KILLED, Conclusion, Mirror
 from ups_fleet.tracking.settings import TrackingConfig
+from ups_fleet.web import Pace, Request, opener
 
 RUN, ROWS = "ups.run", "ups.rows"  # tags: the run's own id, and how many lines of its log are there
 BATCH, LONG = 100, 5000  # what MLflow takes at once: parameters and tags; characters of each
@@ -142,7 +142,7 @@ def _require_login(uri: str, say: Callable[[str], None]) -> None:
     server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
     body = json.dumps({"max_results": 1}).encode()
     address = f"{server}/api/2.0/mlflow/experiments/search"
-    question = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    question = Request(address, Pace(ANSWER), data=body, headers={"Content-Type": "application/json"})
     user = os.environ.get("MLFLOW_TRACKING_USERNAME") or parts.username
     password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or parts.password or ""
     if user:
@@ -150,7 +150,7 @@ def _require_login(uri: str, say: Callable[[str], None]) -> None:
     elif token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
         question.add_header("Authorization", f"Bearer {token}")
     try:
-        urllib.request.urlopen(question, timeout=ANSWER).close()
+        opener().open(question).close()
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             raise ConfigError(

@@ -353,7 +353,7 @@ def test_a_store_that_says_nothing_is_not_waited_for_before_a_run_begins(
 ) -> None:
     monkeypatch.setattr(remote_run, "ANSWER", 0.2)
     monkeypatch.setattr(RemoteRun, "_probe", lambda _: time.sleep(3))
-    with pytest.raises(UnreachableError, match=r"does not answer \(nothing was heard for 0 s\); try again later"):
+    with pytest.raises(UnreachableError, match=r"does not answer \(nothing was heard for 0.2 s\); try again later"):
         RemoteRun((tmp_path / "bucket").as_uri(), "tiny").probe()
 
 

@@ -11,22 +11,22 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ups.types import ConfigError
+from ups_fleet.web import Pace, Request, opener
 
 # As a program, not as a library: its releases pin exact versions of packages that a run needs in other ones, and its
 # commands have stayed what they are while its modules were moved.
 VARIABLE = "UPS_VASTAI"
 INSTALL = "install it apart (`pipx install vastai`), or set UPS_VASTAI to the program"
-PATIENCE = 180.0  # seconds of one command; it waits 120 for an answer itself
+PATIENCE = 115.0  # seconds of one command
 MOST = 20_000_000  # characters of an answer
 HOURS = 730.0  # of a month
 SERVER = "https://console.vast.ai"
-TRIES, PAUSE = 3, 1.0  # times that the clock is asked for, and seconds in between
+TRIES, PAUSE, CLOCK = 3, 1.0, 30.0  # times that the clock is asked for, seconds in between, and for an answer
 MONEY = ("credit", "balance", "funds", "payment")
 
 
@@ -225,7 +225,7 @@ class Client:
 def _date(url: str) -> float:
     """When a server has answered, by its own clock; whatever it answers."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=30) as answer:
+        with opener().open(Request(url, Pace(CLOCK), method="HEAD")) as answer:
             headers = answer.headers
     except urllib.error.HTTPError as error:
         headers = error.headers
