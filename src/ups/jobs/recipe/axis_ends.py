@@ -8,6 +8,7 @@ import numpy as np
 
 from ups.data import Source
 from ups.jobs.recipe.samples import sampled
+from ups.jobs.recipe.sphere import Sphere
 from ups.types import Array
 
 LOOKED_AT, TIMES = 16, 4  # samples, about, and frames of each; of fewer samples more frames, as many in all
@@ -21,7 +22,8 @@ FEWEST = 12  # frames of which anything can be said
 def seamless(source: Source) -> tuple[str, ...]:
     """The axes that do not wrap by what is said of them, and across whose ends all channels go on as they do inside, in
     value and in slope. A field that is held at walls has a kink there, one that is flat there a step."""
-    return _axes(source, _frames(source), False, _fits)
+    known = Sphere(source).unsaid
+    return tuple(name for name in _axes(source, _frames(source), False, _fits) if name not in known)
 
 
 def seams(source: Source) -> list[str]:
@@ -31,7 +33,9 @@ def seams(source: Source) -> list[str]:
         "the last cell of {0} equals the first in all frames looked at; {0} wraps, so leave out the one or the other"
     )
     closed = [twice.format(name) for name in _axes(source, frames, True, _twice)]
-    return [*wrapping(_axes(source, frames, False, _fits)), *closed]
+    sphere = Sphere(source)
+    fitting = [name for name in _axes(source, frames, False, _fits) if name not in sphere.unsaid]
+    return [*sphere.words(), *wrapping(fitting), *closed]
 
 
 def _axes(source: Source, frames: Array, wrap: bool, holds: Callable[[Array, int], bool]) -> tuple[str, ...]:

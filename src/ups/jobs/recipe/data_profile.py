@@ -14,13 +14,14 @@ from ups.data import Source, open_source, renamed, same_task
 from ups.data.joined import stems
 from ups.data.neighbours import check_neighbours
 from ups.data.splits import FEW_TRAJECTORIES, parts_of
-from ups.definition import definition_from, is_file_name
+from ups.definition import Definition, definition_from, is_file_name
 from ups.jobs.recipe.axis_ends import seamless, wrapping
 from ups.jobs.recipe.carrying import Glance, glances, winds_in
 from ups.jobs.recipe.history import Triple, hides, triples
 from ups.jobs.recipe.pace import ANY_PACE, pace
 from ups.jobs.recipe.samples import sampled
-from ups.jobs.recipe.uniform_states import driven
+from ups.jobs.recipe.sphere import Sphere, wrapping_already
+from ups.jobs.recipe.uniform_states import all_uneven, driven, uneven
 from ups.jobs.recipe.variety import single_cells, uneven_times
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
@@ -29,7 +30,7 @@ from ups.physics.symmetries import winds_of
 from ups.run.data.datasets import REMARKS, check_axes, common, noticed
 from ups.run.data.doubts import doubts_of, question
 from ups.tensors import NOT_TOLD, told_apart
-from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
+from ups.types import ConfigError, DataError, TaskSpec, counted, counted_from
 
 FRAMES = 41  # of a trajectory, about which are kept: a rollout of many small steps takes long to train and to judge
 IN_ALL = 1000  # frames, about, that few trajectories keep, unless they are slow
@@ -37,7 +38,6 @@ CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # alo
 LEFT = 8  # cells along an axis, at least, where some are left out
 FEW = 5  # trajectories, under which they are cut in time
 LOOKED_AT = 8  # samples, about, whose first frames are looked at
-UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
 IN_TIME = (0.7, 0.15, 0.15)  # the parts of the time of very few
 OF_FEW = (0.6, 0.15, 0.25)  # the parts of fewer: to train on, to validate on and to test on
 RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highest learning rate of a network
@@ -59,6 +59,7 @@ class Holding:
     hidden: bool = False  # what comes next is in the frame before the last too
     driven: bool = False  # states become uniform, and still move
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
+    around: tuple[str, ...] = ()  # all axes that wrap, where one of them is a longitude of which nobody says so
     blown: tuple[str, ...] = ()  # samples that end without a finite value
     divided: bool = False  # its folders say what is for training, validation and testing
     pace: tuple[int, int] = (ANY_PACE, ANY_PACE)  # so many frames apart, a step changes little, and so many at most
@@ -134,6 +135,9 @@ class Holding:
             entry |= {"scheme": "accurate"}
         elif self.definition:
             entry["task"] = self.definition
+        if self.around:
+            own = definition_from(self.definition) if self.definition else Definition()
+            entry["task"] = replace(own, periodic=self.around).plain()
         thin = {"space": self.thin(kind)} | ({} if self.task.steady else {"time": self.every})
         thin = {name: every for name, every in thin.items() if every > 1}
         cut: dict[str, Any] = {"time": list(IN_TIME)} if self.samples < FEW else {"fractions": list(OF_FEW)}
@@ -198,18 +202,27 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
     check_axes(source)
     for words in single_cells(source):
         raise DataError(f"{source.path}: {words}.")
+    sphere, stated = Sphere(source), task and definition_from(task).periodic is not None
+    around = () if stated else sphere.unsaid
     here = Holding(
         task=source.task,
         files=files,
         lengths=source.lengths(),
         cells=source.domain.shape,
         definition=task,
-        uneven=source.task.steady or _all_uneven(source),
+        uneven=source.task.steady or all_uneven(source, LOOKED_AT),
         divided=_divided(source),
+        around=(*wrapping_already(source), *around) if around else (),
     )
     if not files:
         return here
-    here = replace(here, notes=(*uneven_times(source), *noticed(source)[:REMARKS], *doubts_of(source)))
+    remarks = (
+        *sphere.words(written=bool(around)),
+        *uneven_times(source),
+        *noticed(source)[:REMARKS],
+        *doubts_of(source),
+    )
+    here = replace(here, notes=remarks)
     most = 1 if source.task.steady else every_of(max(here.lengths), FRAMES)
     return replace(here, pace=pace(source, most, here.thin("cpu")))
 
@@ -247,10 +260,13 @@ def _joined(per_file: Iterable[Holding]) -> list[Holding]:
         name, earlier = here.task.name, tasks.get(here.task.name)
         if earlier is not None:
             uneven, seen, past = earlier.uneven and here.uneven, earlier.seen + here.seen, earlier.past + here.past
-            wraps = tuple(axis for axis in earlier.seamless if axis in here.seamless)
+            wraps, around = (
+                tuple(axis for axis in before if axis in now)
+                for before, now in ((earlier.seamless, here.seamless), (earlier.around, here.around))
+            )
             files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
             here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
-            here = replace(here, blown=earlier.blown + here.blown, divided=_in_folders(files))
+            here = replace(here, blown=earlier.blown + here.blown, divided=_in_folders(files), around=around)
             notes = tuple(dict.fromkeys(earlier.notes + here.notes))
             slow, fast = zip(earlier.pace, here.pace, strict=True)
             here = replace(here, pace=(min(slow), min(fast)), notes=notes)
@@ -325,25 +341,7 @@ def _made(task: str) -> Holding:
         lengths=(frames,) * 128,
         cells=(cells,) * spec.ndim,
         definition="",
-        uneven=spec.steady or all(_uneven(state, state) for state in starts),
+        uneven=spec.steady or all(uneven(state, state) for state in starts),
         winds=winds_of(spec),
         driven=type(equation).driven,
     )
-
-
-def _all_uneven(source: Source) -> bool:
-    """Whether the first frame of none of a few samples is uniform."""
-    return all(
-        _uneven(source.read(i, slice(1))[0], source.read(i, slice(len(source.times_of(i)) - 1, None))[0])
-        for i in sampled(source, LOOKED_AT)
-    )
-
-
-def _uneven(first: Array, last: Array) -> bool:
-    """Whether a state `(*S, C)` is not uniform, in deviations of itself and of what becomes of it."""
-    cells = tuple(range(first.ndim - 1))
-    if np.isnan(first).all(cells).any():
-        return True  # nobody knows
-    size = np.nanstd(np.stack((first, last)).astype(np.float64), (0, *(axis + 1 for axis in cells)))
-    deviation = np.nanstd(first.astype(np.float64), cells) / np.maximum(size, TINY)
-    return bool(np.sqrt(np.mean(deviation**2)) > UNIFORM)

@@ -134,6 +134,7 @@ NOTES = {
     "name": "the run's folder is runs/NAME",
     "file": "a file, a folder, a pattern such as data/*.h5, or a list of them",
     "task": "what the data are; `ups data info FILE` prints a definition to edit",
+    "periodic": "axes that wrap",
     "samples": "trajectories to make",
     "reduce": "every n-th frame and every n-th cell are used",
     "split": "few trajectories: how they are cut for training, validation and testing",
