@@ -67,7 +67,7 @@ def simulators() -> dict[str, Simulator]:
     space = assemble(
         [TASKS["cfd3d"]],
         {"codec": codec, "operator": OperatorConfig(**SMALL, mixing="attention")},
-        SimulatorConfig(reencode=True),
+        SimulatorConfig(guard=False),
         {"cfd3d": (6, 6, 6)},
     )
     steady = assemble(

@@ -51,8 +51,7 @@ INSTRUMENT = {
     "data": {"definition", "run_files", "masks", "shortage", "host_memory", "types"},
     "definition": {"config", "types"},
     "masks": {"types"},
-    "former_keys": {"types"},
-    "config_values": {"run_files", "types"},
+    "config_values": {"types"},
     "config": {"config_values", "types"},
     "heartbeat": {"types"},
     "verdict": {"shortage", "types"},
@@ -74,7 +73,7 @@ INSTRUMENT = {
     "types": set(),
 }
 # Anyone may parse and ask for the version; above the nouns, use the tensors that flow, write files whole, be added to.
-EVERYWHERE = {"later", "version", "parsing", "tensors", "files", "former_keys", "plugins"}
+EVERYWHERE = {"later", "version", "parsing", "tensors", "files", "plugins"}
 INSTRUMENT = {
     room: below | {"later", "version", "parsing"} | (EVERYWHERE if "types" in below else set())
     for room, below in INSTRUMENT.items()

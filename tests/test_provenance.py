@@ -74,4 +74,4 @@ def test_a_changed_source_is_named_by_its_folder() -> None:
     before = {**now, SOURCE: "0" * 12, ROOMS: {**now[ROOMS], "stages": "0" * 12}}
     assert changes(before, now) == ["the source of ups/stages has changed"]
     del before[ROOMS]
-    assert changes(before, now) == [f"{SOURCE} {'0' * 12} → {now[SOURCE]}"], "a record of an earlier version"
+    assert changes(before, now) == [f"{SOURCE} {'0' * 12} → {now[SOURCE]}"], "a record without folders"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from ups.config import Config, load
-from ups.former_keys import NeverRead, as_given, as_written
 from ups.rundir import RunDir, write_atomic
-from ups.stages.operator import OperatorLoss
-from ups.types import ConfigError, DataError, OutdatedError
+from ups.types import ConfigError, DataError
 from ups.verdict import Ending, Verdict
 
 
@@ -104,91 +101,30 @@ class Grown(Settings):
     more: int = 3
 
 
-class Since(Grown):
-    """And later still: that key has another default by now."""
-
-    formerly: ClassVar[Mapping[str, Any]] = {"more": 3}
-    more: int = 4
-
-
 class Changed(Settings):
     name: str = "y"
 
 
-def test_a_run_begun_before_a_key_existed_goes_on_and_one_under_another_default_does_not(tmp_path: Path) -> None:
+def test_a_run_begun_before_a_key_existed_goes_on_with_its_default(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "run", Settings()) as run:
         pass
     assert run.is_of(Grown())
     assert not run.is_of(Grown(more=4))
     assert not run.is_of(Changed())
-    assert run.is_of(Since(more=3))
-    assert not run.is_of(Since())
-    with pytest.raises(ConfigError, match=r"another config \(more: 3 → 4\)"):
-        RunDir.open(tmp_path / "run", Since(), resume=True)
     with RunDir.open(tmp_path / "run", Grown(), resume=True):
         pass
-    facts = json.loads(run.environment.read_text())
-    run.environment.write_text(json.dumps({key: value for key, value in facts.items() if key != "config"}))
-    assert run.is_of(Grown()), "an earlier program did not write down what the config was"
-    run.environment.write_text(json.dumps(facts))
     run.config.write_text(run.config.read_text().replace("0.1", "0.2"))
     assert not run.is_of(Grown(train=Inner(lr=0.2))), "someone has changed what the run was begun with"
 
 
-class Before(Inner):
-    """Of an earlier program: with a key that is no more."""
-
-    rounds: int = 1
-
-
-class Today(Inner):
-    dropped: ClassVar[Mapping[str, Any]] = {"rounds": 1}
-
-
-class Earlier(Settings):
-    train: Before = Before()
-
-
-class Later(Settings):
-    train: Today = Today()
-
-
-class Nothing(Inner):
-    dropped: ClassVar[Mapping[str, Any]] = {"rounds": NeverRead(1)}
-
-
-class Latest(Settings):
-    train: Nothing = Nothing()
-
-
-def test_a_run_with_a_key_that_never_meant_anything_can_be_judged_whatever_it_was(tmp_path: Path) -> None:
-    for rounds in (1, 2):
-        with RunDir.open(tmp_path / f"{rounds}", Earlier(train=Before(rounds=rounds))) as run:
-            assert load(Latest, run.config, snapshot=True) == Latest()
-            assert run.is_of(Latest())
-    assert load(Latest, tmp_path / "1" / "config.yaml") == Latest(), "given anew it says what is always so"
-    with pytest.raises(ConfigError, match=r"'train\.rounds' is not a known key"):
-        load(Latest, tmp_path / "2" / "config.yaml")
-
-
-def test_a_run_begun_with_a_key_that_is_no_more_goes_on_where_it_meant_nothing(tmp_path: Path) -> None:
-    for rounds in (1, 2):
-        with RunDir.open(tmp_path / f"{rounds}", Earlier(train=Before(rounds=rounds))):
-            pass
-    with RunDir.open(tmp_path / "1", Later(), resume=True) as run:
-        assert run.is_of(Later())
-        assert run.differences == []
-        assert load(Later, run.config, snapshot=True) == Later()
-    assert load(Later, run.config) == Later(), "a run's own config may be given again"
-    with pytest.raises(ConfigError, match=r"'train\.rounds' is not a known key"):
-        load(Later, tmp_path / "2" / "config.yaml")
-    for opened in (
-        lambda: RunDir.open(tmp_path / "2", Later(), resume=True, force=True),
-        lambda: load(Later, tmp_path / "2/config.yaml", snapshot=True),
-    ):
-        with pytest.raises(ConfigError, match=r"2/config\.yaml: train\.rounds is 2, and .* setting no more"):
-            opened()
-    RunDir.open(tmp_path / "2", Later(), overwrite=True).close()
+def test_a_run_with_a_key_that_is_no_more_is_refused_like_any_unknown_key(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", Grown()) as run:
+        pass
+    with pytest.raises(ConfigError, match=r"run/config\.yaml: 'more' is not a known key; "):
+        load(Settings, run.config)
+    assert not run.is_of(Settings())
+    with pytest.raises(ConfigError, match=r"another config \(more: 3 → None\)"):
+        RunDir.open(tmp_path / "run", Settings(), resume=True)
 
 
 class Named(Settings):
@@ -385,12 +321,3 @@ def test_a_run_that_was_complete_is_so_after_a_command_that_ended_before_it(
     with RunDir.open(tmp_path / "a", Settings(), resume=True) as run:
         run.succeed(then)
     assert RunDir(tmp_path / "a").ended() == (former if stays else then)
-
-
-def test_weights_of_laws_that_stood_beside_the_others_are_read_into_their_group() -> None:
-    before = {"increment": 2.0, "conserved": 0.1, "weak": 0.0, "spectral": 0.0}
-    assert as_written(OperatorLoss, before) == {"power": 1.0, "laws": {"conserved": 0.1}, "increment": 2.0}
-    assert as_written(OperatorLoss, {}) == {"power": 1.0, "laws": {}}, "a run of before is of no other config"
-    assert as_given(OperatorLoss, before) == {"increment": 2.0, "laws": {"conserved": 0.1}}
-    with pytest.raises(OutdatedError, match=r"loss\.spectral is 0\.5, and this program has that setting no more"):
-        as_written(OperatorLoss, {"spectral": 0.5}, "loss.")

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -26,11 +25,9 @@ from ups.config_values import (
     unnamed_in,
     with_paths,
 )
-from ups.former_keys import as_given, as_written
 from ups.parsing import TwiceError, not_yaml, parse_yaml, read_text
-from ups.types import ConfigError, OutdatedError, UpsError, nearest
+from ups.types import ConfigError, UpsError, nearest
 
-Rule = Callable[[Any, Mapping[str, Any], str], dict[str, Any]]  # of a group, its values, and where it stands
 Place = Callable[[dict[str, Any], Path], dict[str, Any]]  # of what a file says, with paths from the current folder on
 GROUPS = ("model_type", "dict_type", "dataclass_type")
 LISTS = ("tuple_type", "list_type")
@@ -75,21 +72,9 @@ class HomedConfig(Config):
 C = TypeVar("C", bound=Config)
 
 
-def load(
-    model: type[C], path: Path | None = None, overrides: Mapping[str, Any] | None = None, *, snapshot: bool = False
-) -> C:
-    """A config from a YAML file (and the files its `base:` names), changed by dotted overrides (`a.b: value`).
-
-    `snapshot`: the file is what a run folder keeps, maybe of an earlier program, and has the meaning that it had then.
-    """
+def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> C:
+    """A config from a YAML file (and the files its `base:` names), changed by dotted overrides (`a.b: value`)."""
     values, origin = _laid(model, path, overrides or {})
-    today = None
-    with suppress(ValidationError):  # not every config has a default for everything
-        today = model()
-    try:
-        values = as_meant(values, today, as_written if snapshot else as_given)
-    except OutdatedError as error:
-        raise OutdatedError(f"{path}: {error}" if path is not None else str(error)) from None
     try:
         config = model.model_validate(values)
     except ValidationError as error:
@@ -147,16 +132,6 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
                 continue
         return _flag(dotted)
     return ""
-
-
-def as_meant(written: Any, today: Any, rule: Rule = as_written, at: str = "") -> Any:
-    """The values of a config that an earlier program may have written, each group by the rule for such: `as_written` of
-    what a run has kept, `as_given` of a config that is given anew. `today`: a config of the same kind."""
-    groups = dict(today) if isinstance(today, Config) else {}
-    if not isinstance(written, dict):
-        return written
-    values = rule(today, written, at)
-    return {key: as_meant(value, groups.get(key), rule, f"{at}{key}.") for key, value in values.items()}
 
 
 def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:

@@ -14,11 +14,8 @@ from typing import Any, TypeGuard
 from pydantic import BaseModel
 
 from ups.files import is_pattern
-from ups.parsing import read_json
-from ups.run_files import CONFIG, ENVIRONMENT, JOB
 
 Key = tuple[str, ...]
-KEPT = (CONFIG, JOB)  # configs in a run's folder
 
 
 def is_model(node: Any) -> TypeGuard[type[BaseModel]]:
@@ -98,11 +95,8 @@ def _changed(value: Any, is_path: Callable[[str], bool], change: Callable[[str],
 
 
 def home_of(path: Path, named: Any = None) -> str:
-    """The folder from which the relative paths of a config file count: the one it names, or its own. The config that a
-    run's folder keeps counts from where the run was started, if an earlier program has written it without a name."""
+    """The folder from which the relative paths of a config file count: the one it names, or its own."""
     here = os.path.realpath(path.parent)
-    if named is None and path.name in KEPT and (record := path.parent / ENVIRONMENT).is_file():
-        named = read_json(record).get("directory")
     return os.path.normpath(os.path.join(here, str(named))) if named else here
 
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import yaml
 
-from ups.config import Config, as_meant, dump, fingerprint, from_here, incidental_keys
+from ups.config import Config, dump, fingerprint, from_here, incidental_keys
 from ups.files import foreign_in, laid_by_another, one_line, write_atomic
 from ups.parsing import parse_yaml, read_json, read_record, read_text
 from ups.presence import hold, release
 from ups.provenance import environment
 from ups.run_files import CONFIG, ENVIRONMENT, JOB, LOCK, REPORT, RESULTS, TRAJECTORIES, VERDICT
-from ups.types import ConfigError, DataError, OutdatedError, UpsError
+from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict
 
 DEEPEST = 20  # folders below each other in a run's
@@ -209,19 +209,17 @@ class RunDir(AbstractContextManager["RunDir"]):
         return config == self.known() or (isinstance(former, list) and config in former)
 
     def is_of(self, config: Config) -> bool:
-        """Whether the run was begun with this config, whatever its name was then. One that was begun before some keys
-        existed has had what they meant all along, so its own config, unless someone has changed it since, is read as
-        of today."""
+        """Whether the run was begun with this config, whatever its name was then; its own config, in which that
+        stands, counts unless someone has changed it since."""
         facts, today = read_json(self.environment), fingerprint(config)
         if facts.get("fingerprint") in {None, today}:
             return facts.get("fingerprint") == today
         try:
-            # Runs of an earlier program have not written down what their config was.
-            unchanged = facts.get("config", digest := _digest(read_text(self.config))) == digest
-            written = from_here(type(config), self.written(config), self.config)
+            unchanged = facts.get("config") == _digest(read_text(self.config))
+            written = from_here(type(config), self.written(), self.config)
             written |= config.model_dump(mode="json", include=set(config.names))
             return unchanged and fingerprint(type(config).model_validate(written)) == today
-        except (UpsError, OSError, ValueError):  # it has keys that are no more, or is damaged
+        except (UpsError, OSError, ValueError):  # it is damaged
             return False
 
     def copies(self, folder: Path, stage: str) -> Path:
@@ -290,19 +288,17 @@ class RunDir(AbstractContextManager["RunDir"]):
             if os.path.lexists(path) and not path.is_dir():
                 raise DataError(f"{path}: is no folder, where the run keeps one; move it away.")
 
-    def written(self, today: Config) -> Any:
-        """What the run's config says, as it was meant; a DataError where it is damaged. `today`: one of its kind."""
+    def written(self) -> Any:
+        """What the run's config says; a DataError where it is damaged."""
         try:
-            return as_meant(parse_yaml(read_text(self.config)) or {}, today)
-        except OutdatedError as error:
-            raise OutdatedError(f"{self.config}: {error}") from None
+            return parse_yaml(read_text(self.config)) or {}
         except (OSError, ValueError, yaml.YAMLError):
             raise DataError(f"{self.config}: is no YAML, so it is damaged; put it back, or --overwrite it.") from None
 
     def _check(self, config: Config, resume: bool, force: bool) -> None:
         """ConfigError where the run cannot go on with this config; where `force` allows it, the run's is replaced."""
         if not self.is_of(config):
-            rows = _differences(self.written(config), yaml.safe_load(dump(config)) or {})
+            rows = _differences(self.written(), yaml.safe_load(dump(config)) or {})
             free = incidental_keys(config) | config.names
             rows = [row for row in rows if not free & {*_above(row)}]
             learnt = [row for row in rows if _above(row)[0] not in config.after_training]

@@ -26,7 +26,6 @@ class UpsError(Exception):
 
         UpsError
         ├── ConfigError   a key, a type, a value or a combination in a config or on the command line
-        │   └── OutdatedError   a setting, kept from an earlier program, that is no more
         ├── DataError     a file that is not what it should be
         └── PhysicsError  a request that no solver here can answer truthfully
     """
@@ -34,10 +33,6 @@ class UpsError(Exception):
 
 class ConfigError(UpsError):
     """A key, a type, a value or a combination in a config file or on the command line."""
-
-
-class OutdatedError(ConfigError):
-    """A setting that an earlier program has written and that is no more, with a value that meant something."""
 
 
 class DataError(UpsError):

@@ -173,7 +173,7 @@ def test_what_is_no_row_or_no_budget_is_one_sentence(rows: dict[str, Row], tmp_p
 
 
 def test_a_default_that_becomes_another_changes_a_recipe_and_a_new_key_does_not(rows: dict[str, Row]) -> None:
-    row, known, key = rows["swe2d"], defaults(), "model.operator.param_waves"
+    row, known, key = rows["swe2d"], defaults(), "model.operator.levels"
     assert key in unnamed(row.config, row.path)
     before, later = {**known, key: 3}, {name: value for name, value in known.items() if name != key}
     assert fingerprint(row.config, row.path, before) != row.recipe

@@ -14,7 +14,8 @@ from torch import nn
 from ups.engine import one_pass
 from ups.engine.muon import Muon
 from ups.engine.one_pass import OnePass
-from ups.engine.optim import Ema, Optimizer, clip, decays, move_towards, schedule, trained
+from ups.engine.optim import Ema, Optimizer, clip, decays, move_towards, trained
+from ups.engine.train import RivalTrainConfig, TrainConfig
 from ups.types import ConfigError
 
 OK, BAD = torch.tensor(True), torch.tensor(False)
@@ -32,25 +33,27 @@ def give_gradients(module: nn.Module, seed: int) -> None:
         p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
 
 
-def test_the_schedule_may_be_halved_instead_as_steplr_does() -> None:
+def test_the_rate_of_a_rival_may_be_halved_instead_as_steplr_does() -> None:
     """As torch's own: every 60 of 300 epochs."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=1.0)
     theirs = torch.optim.lr_scheduler.StepLR(optimizer, 60, 0.5)
+    ours = RivalTrainConfig(steps=300, warmup=0.0, halvings=4)
     for epoch in range(300):
-        assert schedule((epoch + 0.5) / 300, 0.0, 0.01, 4) == theirs.get_last_lr()[0]
+        assert ours.share((epoch + 0.5) / 300) == theirs.get_last_lr()[0]
         optimizer.step()
         theirs.step()
-    assert schedule(1.0, 0.0, 0.01, 4) == 0.5**4
+    assert ours.share(1.0) == 0.5**4
 
 
-def test_the_schedule_rises_in_a_line_and_falls_in_a_cosine_to_its_floor() -> None:
-    assert schedule(0.0, 0.1, 0.01) == pytest.approx(0.01)
-    assert schedule(0.05, 0.1, 0.01) == pytest.approx((1 + 0.01) / 2)
-    assert schedule(0.1, 0.1, 0.01) == pytest.approx(1.0)
-    assert schedule(0.55, 0.1, 0.0) == pytest.approx(0.5)
-    assert schedule(0.325, 0.1, 0.0) == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
-    assert schedule(1.0, 0.1, 0.01) == schedule(1.7, 0.1, 0.01) == pytest.approx(0.01)
-    assert schedule(0.0, 0.0, 0.01) == 1.0
+def test_the_rate_rises_in_a_line_and_falls_in_a_cosine_to_its_floor() -> None:
+    floor, zero = (TrainConfig(steps=1, warmup=0.1, min_lr=least).share for least in (0.01, 0.0))
+    assert floor(0.0) == pytest.approx(0.01)
+    assert floor(0.05) == pytest.approx((1 + 0.01) / 2)
+    assert floor(0.1) == pytest.approx(1.0)
+    assert zero(0.55) == pytest.approx(0.5)
+    assert zero(0.325) == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
+    assert floor(1.0) == floor(1.7) == pytest.approx(0.01)
+    assert TrainConfig(steps=1, warmup=0.0).share(0.0) == 1.0
 
 
 def test_weight_decay_spares_norms_biases_embeddings_and_scales() -> None:

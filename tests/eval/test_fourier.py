@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 import torch
 
-from ups.engine.optim import schedule
+from ups.engine.train import RivalTrainConfig
 from ups.eval.baselines import BASELINES
 from ups.eval.fourier import RECIPE, NeuralOpBaseline, available, installed, library
 from ups.eval.rollout import EvalProtocol, evaluate
@@ -231,8 +231,9 @@ def test_the_learning_rate_is_that_of_the_librarys_config() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([weight], lr=5e-3)
     steps = torch.optim.lr_scheduler.StepLR(optimizer, step_size=60, gamma=0.5)
+    train = RivalTrainConfig(steps=300, **RECIPE)
     for epoch in range(300):
-        rate = RECIPE["lr"] * schedule(epoch / 300, RECIPE["warmup"], 0.01, RECIPE["halvings"])
+        rate = train.lr * train.share(epoch / 300)
         assert rate == pytest.approx(optimizer.param_groups[0]["lr"]), epoch
         optimizer.step()
         steps.step()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from small_simulators import awaken
 from torch import Tensor
 
 from ups.engine.optim import decays
-from ups.models import CodecConfig, LatentOperator, OperatorConfig, Simulator, artifact, build
+from ups.models import CodecConfig, LatentOperator, OperatorConfig, Simulator, build
 from ups.models.config import SimulatorConfig
 from ups.models.drift import Drift, moved
 from ups.models.grids import Space
@@ -238,7 +237,6 @@ def missed(simulator: Simulator) -> float:
 def test_waves_finer_than_tokens_are_carried_by_cells() -> None:
     """Tokens of four cells hold 8 waves each way; those with 9, 17 and 25 they send elsewhere."""
     assert missed(carrier()) < 1e-3
-    assert missed(carrier(carried_by="tokens")) > 0.1
 
 
 def test_what_tokens_say_besides_their_cells_is_carried_by_tokens() -> None:
@@ -269,17 +267,6 @@ def test_cells_are_those_of_the_codec_that_a_simulator_has_now() -> None:
     )
     simulator.replace("codec", other)
     assert missed(simulator) < 1e-3
-
-
-def test_an_artifact_that_was_carried_by_tokens_stays_so(tmp_path: Path) -> None:
-    """One from before cells could carry does not say by what; it was by tokens."""
-    simulator = carrier(carried_by="tokens")
-    header = simulator.header()
-    del header["parts"]["operator"]["config"]["carried_by"]
-    artifact.write(tmp_path / "old.safetensors", header, simulator.state_dict())
-    old = Simulator.load(tmp_path / "old.safetensors")
-    assert missed(old) == missed(simulator)
-    assert missed(Simulator.load(carrier().save(tmp_path / "new.safetensors"))) < 1e-3
 
 
 def test_a_network_is_told_the_part_of_a_token_that_is_left_of_a_way_and_nothing_of_whole_ones() -> None:

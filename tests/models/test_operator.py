@@ -99,21 +99,18 @@ def test_a_driven_task_moves_a_uniform_state_though_others_are_measured_by_the_s
     assert still.abs().max() < 0.01 * moves.abs().max()
 
 
-def test_between_two_values_of_a_parameter_a_condition_bends_less_without_waves() -> None:
+def test_between_two_values_of_a_parameter_a_condition_hardly_bends() -> None:
     """How far the middle of trained neighbours lies from the line between them, over their distance, as drawn."""
     values = torch.logspace(-3, 0, 7)
-
-    def bends(waves: int) -> float:
-        torch.manual_seed(0)
-        conditioner = Conditioner(64, [TASKS["burgers1d"]], waves)
-        conditioner.range_of("burgers1d").fit(values[:1], values[-1:])
-        middle = (values[1:] * values[:-1]).sqrt()
-        given = torch.cat((values, middle)).unsqueeze(1)
+    torch.manual_seed(0)
+    conditioner = Conditioner(64, [TASKS["burgers1d"]])
+    conditioner.range_of("burgers1d").fit(values[:1], values[-1:])
+    middle = (values[1:] * values[:-1]).sqrt()
+    given = torch.cat((values, middle)).unsqueeze(1)
+    with torch.no_grad():
         found = conditioner(Condition(given, torch.full((13,), 0.1), (True,), "burgers1d"))
-        left, right, between = found[:6], found[1:7], found[7:]
-        return float(((between - (left + right) / 2).norm(dim=1) / (left - right).norm(dim=1)).mean())
-
-    assert bends(0) < 0.1 < bends(3)
+    left, right, between = found[:6], found[1:7], found[7:]
+    assert float(((between - (left + right) / 2).norm(dim=1) / (left - right).norm(dim=1)).mean()) < 0.1
 
 
 @pytest.mark.parametrize(("core", "mixing"), VARIANTS)

@@ -223,26 +223,6 @@ def test_the_mean_of_members_is_the_same_to_round_off_however_they_are_stretched
     assert torch.allclose(stretched.std(0)[:, 3], members.std(0)[:, 3] * torch.tensor(rows[-1]).double())
 
 
-def test_what_a_former_version_fitted_loads_and_leaves_members_as_drawn_and_estimates_as_they_were(
-    tmp_path: Path,
-) -> None:
-    """Its factors were around the rollout without draws, and its errors were fitted to the spread times them."""
-    by_spread = ErrorModel(("spread",), (1.0,), 1.0, 0.0)
-    path = simulator(trust=Trust(replace(TWICE, factors=((10.0,),), lasting=0.3), by_spread)).save(tmp_path / "a")
-    header, tensors = artifact.read(path)
-    fitted = header["trust"]["advection1d"]["calibration"]
-    del fitted["around"]
-    fitted["damping"] = [[[0.5]] * 7]
-    old = Simulator.load(artifact.write(tmp_path / "b.safetensors", header, tensors), kinds=KINDS)
-    as_drawn = simulator(trust=Trust(replace(TWICE, factors=((1.0,),), lasting=0.3), by_spread))
-    words = {"steps": 2, "params": {"beta": 1.0}, "ensemble": 3, "error": True}
-    (drawn, error), (wanted, narrow) = old.rollout(states(), **words), as_drawn.rollout(states(), **words)
-    assert np.array_equal(drawn, wanted)
-    assert error == pytest.approx(10 * narrow, rel=1e-5)
-    again = Simulator.load(old.save(tmp_path / "c.safetensors"), kinds=KINDS)
-    assert again.trust == old.trust
-
-
 @pytest.mark.parametrize(("factor", "kinds"), [(1.5, (Within, Conserved)), (9.0, (Within,))])
 def test_stretched_members_obey_the_laws_that_are_repaired(factor: float, kinds: tuple[type, ...]) -> None:
     """Where nothing crosses a bound, totals are kept too: what is linear survives a stretch."""

@@ -125,10 +125,6 @@ def test_a_task_has_a_batch_of_its_own_which_all_ranks_must_share(tmp_path: Path
             "too few for 300 frames of context and 1 after them",
         ),
         (
-            {"operator__loss__laws__divergence": 1},
-            r"operator\.loss\.laws\.divergence is for laws that no task here \(burgers1d\) has; leave it 0",
-        ),
-        (
             {"operator__symmetries": True, "data__b__task": "advection1d"},
             r"symmetries is for equations that know no direction, and of advection1d no such is known",
         ),

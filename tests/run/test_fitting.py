@@ -172,7 +172,7 @@ def test_a_task_whose_arrays_have_their_names_in_a_file_goes_before_one_that_wou
     assert (source.task.name, said) == ("a", [f"{tmp_path / 'a.npz'}: array u (6 × 16) is taken to hold a."])
 
 
-def test_definitions_come_from_the_simulator_or_from_the_config_of_the_run(tmp_path: Path) -> None:
+def test_definitions_come_from_the_simulator_and_keep_what_holds_for_all_files_of_a_task(tmp_path: Path) -> None:
     path = renamed_file(tmp_path / "r.h5")
     text = (
         "data:\n  a: {file: r.h5, params: {nu: 0.1, k: 1.0}, task: TASK}\n  b: {file: s.h5, params: {nu: 0.2, k: 1.0}"
@@ -185,10 +185,10 @@ def test_definitions_come_from_the_simulator_or_from_the_config_of_the_run(tmp_p
 
     def known(kept: Sequence[Any]) -> tuple[Definition, ...]:
         simulator = trained(path, REN, kept=False)
-        simulator.provenance = {"definitions": kept} if kept else {}
+        simulator.provenance = {"definitions": kept}
         return definitions_of(tmp_path, simulator)
 
-    assert known(()) == known(config.definitions) == (common, common)
+    assert known(config.definitions) == (common, common)
     with pytest.raises(DataError, match="what its simulator says of the files of training is damaged"):
         known([3])
 

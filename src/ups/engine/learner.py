@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ups.engine.meter import Meter
-from ups.engine.optim import Ema, Optimizer, schedule
+from ups.engine.optim import Ema, Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.parallelize import Parallel
 from ups.engine.stage import Stage
@@ -55,7 +55,7 @@ class Learner:
     def tune(self, progress: float) -> None:
         """Tell the step its learning rate and the weight of its average, through tensors a graph can read."""
         c = self.config
-        self.optimizer.lr.fill_(c.lr * schedule(progress, c.warmup, c.min_lr, c.halvings))
+        self.optimizer.lr.fill_(c.lr * c.share(progress))
         self.ema.weight.fill_(self.ema.ramp(self.state.step))
 
     def compute(self, window: Window) -> None:

@@ -1,4 +1,4 @@
-"""What updates the weights: parameter groups, AdamW and Muon, learning-rate schedule, clipping, average."""
+"""What updates the weights: parameter groups, AdamW and Muon, clipping, average."""
 
 from __future__ import annotations
 
@@ -20,21 +20,6 @@ PLAIN = ("bias", "scale", "gain", "gamma", "norm", "embed", "token", "position",
 HIDDEN = 16
 # Numbers per vector of the widest processor, and more.
 LANES = 32
-
-
-def schedule(progress: float, warmup: float, floor: float, halvings: int = 0) -> float:
-    """The factor of the learning rate at `progress` in [0, 1]: a line from `floor` to 1 until `warmup`, a cosine back;
-    or after it so many halvings, evenly over what is left.
-
-    A pure function of progress, so it ends at the floor whether steps or seconds end the run.
-    """
-    progress = min(max(progress, 0.0), 1.0)
-    if progress < warmup:
-        return floor + (1 - floor) * progress / warmup
-    left = (progress - warmup) / (1 - warmup) if warmup < 1 else 1.0
-    if halvings:
-        return float(0.5 ** min(halvings, math.floor(left * (halvings + 1))))
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * left))
 
 
 def decays(module: nn.Module) -> dict[str, bool]:

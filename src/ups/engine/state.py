@@ -51,8 +51,8 @@ class TrainingState:
         return dict(vars(self))
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint says; what an older one does not know stays. ValueError if it is nonsense."""
-        known = {name: values[name] for name in vars(self) if name in values}
+        """Take over what a checkpoint says. KeyError or ValueError if that is not all of it, or is nonsense."""
+        known = {name: values[name] for name in vars(self)}
         kinds = get_type_hints(TrainingState)
         for name, value in known.items():
             TypeAdapter(kinds[name]).validate_python(value, strict=True)

@@ -1,4 +1,4 @@
-"""What goes into a training and what comes out: TrainConfig, Outcome, DivergenceError; no torch."""
+"""What goes into a training and what comes out: TrainConfig, RivalTrainConfig, Outcome, DivergenceError; no torch."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class TrainConfig:
     warmup: float = 0.05
     """Share of the budget during which the learning rate rises."""
     min_lr: float = 0.01
-    """The learning rate at the start and at the end, as a share of `lr`; with `halvings` only at the start."""
-    halvings: int = 0
-    """Instead of decaying as a cosine, the learning rate is halved this many times, at even intervals; 0: cosine."""
+    """The learning rate at the start and at the end, as a share of `lr`."""
     ema: float = 0.999
     """Decay of the averaged weights, which are the ones that are validated and kept; 0: no average."""
     clip: float = 1.0
@@ -105,7 +103,6 @@ class TrainConfig:
             "betas": (all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1"),
             "warmup": (0 <= self.warmup < 1, "from 0 to below 1"),
             "min_lr": (0 <= self.min_lr <= 1, "from 0 to 1"),
-            "halvings": (self.halvings >= 0, "at least 0"),
             "ema": (0 <= self.ema < 1, "from 0 to below 1"),
             "clip": (self.clip >= 0, "at least 0"),
             "microbatch": (self.microbatch is None or self.microbatch >= 1, "at least 1"),
@@ -134,11 +131,39 @@ class TrainConfig:
             return 1.0
         return max(step / self.steps if self.steps else 0.0, seconds / self.seconds if self.seconds else 0.0)
 
+    def share(self, progress: float) -> float:
+        """The part of `lr` at `progress` in [0, 1]: a line from `min_lr` to 1 until `warmup`, a cosine back.
+
+        A pure function of progress, so it ends at `min_lr` whether steps or seconds end the run.
+        """
+        progress = min(max(progress, 0.0), 1.0)
+        if progress < self.warmup:
+            return self.min_lr + (1 - self.min_lr) * progress / self.warmup
+        return self._decayed((progress - self.warmup) / (1 - self.warmup))
+
+    def _decayed(self, progress: float) -> float:
+        """The same at `progress` in [0, 1] after the warmup."""
+        return self.min_lr + (1 - self.min_lr) * 0.5 * (1 + math.cos(math.pi * progress))
+
     def verdict(self, step: int, validating: float) -> str:
         """Which budget ended a training at `step`, in words, and for how long it validated beside it."""
         by_steps = self.seconds is None or (self.steps is not None and step >= self.steps)
         words = f"finished: {'' if by_steps else f'{self.seconds:g} s, '}{counted(step, 'step')}"
         return f"{words}, and {validating:.0f} s of validation" if validating >= 1 else words
+
+
+@dataclass(frozen=True)
+class RivalTrainConfig(TrainConfig):
+    """How a baseline is trained, by the recipe of its own library."""
+
+    halvings: int = 0
+    """Instead of decaying as a cosine, the learning rate is halved this many times, at even intervals, as by torch's
+    StepLR; 0: cosine."""
+
+    def _decayed(self, progress: float) -> float:
+        if not self.halvings:
+            return super()._decayed(progress)
+        return float(0.5 ** min(self.halvings, math.floor(progress * (self.halvings + 1))))
 
 
 def affordable(budget: float, cost: float) -> int:

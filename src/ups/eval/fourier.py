@@ -103,7 +103,7 @@ class NeuralOpBaseline(nn.Module):
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """What of a training is the library's own: keys of `TrainConfig`."""
+        """What of a training is the library's own: keys of `RivalTrainConfig`."""
         return RECIPE
 
     @property

@@ -101,8 +101,8 @@ def _row(values: Any) -> PerTrajectory:
         ids=tuple(map(str, values["ids"])),
         marks=tuple(map(str, values["marks"])),
         nrmse=tuple(map(float, values["nrmse"])),
-        simulator=str(values.get("simulator", "")),
-        verdict=str(values.get("verdict", "")),
+        simulator=str(values["simulator"]),
+        verdict=str(values["verdict"]),
     )
     if not len(row.ids) == len(row.marks) == len(row.nrmse):
         raise ValueError("its lists are of different lengths")

@@ -85,11 +85,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         size = path.stat().st_size / 1e9
         raise DataError(f"{path}: its {size:.3g} GB do not fit in the memory; take a machine with more.") from None
     digests = {name: digest(of_part(tensors, name)) for name in header.get("parts", ())}
-    two = header["version"] == 2  # which hashed all tensors at once, and did not say what a part was trained beside
-    if _whole(tensors, {} if two else digests) != header.get("digest"):
+    if _whole(tensors, digests) != header.get("digest"):
         raise DataError(f"{path}: its weights do not match its digest, so the file is damaged; save it again.")
-    if two:
-        header["parts"] = {n: {**p, "beside": digests, "digest": digests[n]} for n, p in header["parts"].items()}
     return header, tensors
 
 
@@ -138,11 +135,7 @@ def header_of(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{path}: holds tensors but no simulator of this project; name a file saved by it.")
     version = header.get("version")
-    if version == 2:  # which knew two parts and told nothing of them but their configs
-        needs = {"codec": [], "operator": ["codec"]}
-        parts = {name: {"config": header.pop(name), "needs": needs[name]} for name in needs if name in header}
-        header = {**header, "parts": parts}
-    elif version != VERSION:
+    if version != VERSION:
         old = isinstance(version, int) and version < VERSION
         remedy = "train it again, or load it with the program that wrote it" if old else "update the program"
         raise DataError(f"{path}: has format version {version!r:.40}, and this program reads {VERSION}; {remedy}.")

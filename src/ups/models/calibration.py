@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from ups.former_keys import NeverRead, as_written
 from ups.models.ensembles import members_of
-from ups.models.header import checked
 from ups.models.points import frames_at, seen_from
 from ups.models.simulator_like import SimulatorLike
 from ups.models.stepping import Stepping
@@ -21,8 +17,7 @@ from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
 
 LIMITS = (1 / 4, 4)  # by how much members are stretched, at least and at most
-MOST = 10.0  # the largest factor of any version
-MEAN, ROLLOUT = "mean", "rollout"  # what deviations are from
+MOST = 10.0  # the largest factor that is taken for one
 
 
 @dataclass(frozen=True)
@@ -30,17 +25,12 @@ class Calibration:
     """Factors by which deviations of members from their mean are stretched, one for each step and channel, `(T, C)`,
     fitted for the members that the part `drawn_by` draws. The last step's hold for all after it. The mean stays.
 
-    `lasting` is the part of their noise that is the same at all steps (`Draws`). Deviations are `around` the mean of
-    the members. Simulators of former versions hold factors around the rollout without draws: those stretch nothing,
-    and only tell how wide the spread counts in the estimates of errors that were fitted with them.
+    `lasting` is the part of their noise that is the same at all steps (`Draws`).
     """
 
     drawn_by: str
     factors: tuple[tuple[float, ...], ...]
     lasting: float = 0.0
-    around: str = MEAN
-    formerly: ClassVar[Mapping[str, Any]] = {"around": ROLLOUT}
-    dropped: ClassVar[Mapping[str, Any]] = {"damping": NeverRead(())}
 
     def __post_init__(self) -> None:
         sound = all(0 < f <= MOST for row in self.factors for f in row)
@@ -48,19 +38,11 @@ class Calibration:
             raise ConfigError(f"a calibration needs for each step and channel a factor above 0, of at most {MOST:g}")
         if not 0 <= self.lasting <= 1:
             raise ConfigError(f"of the noise of members a part of {self.lasting:g} lasts, which is not from 0 to 1")
-        if self.around not in (MEAN, ROLLOUT):
-            raise ConfigError(f"members cannot be stretched around '{self.around}'")
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """From what `dataclasses.asdict` and JSON made of it."""
-        plain: dict[str, Any] = checked(dict[str, Any], values, "calibration")
-        return checked(cls, as_written(cls, plain, "calibration."), "calibration")
 
     @property
     def stretches(self) -> bool:
         """Whether members are not as drawn."""
-        return self.around == MEAN and any(factor != 1 for row in self.factors for factor in row)
+        return any(factor != 1 for row in self.factors for factor in row)
 
     def width(self, step: int) -> float:
         """The mean factor of a step."""

@@ -65,18 +65,15 @@ def _as_mask(places: tuple[bool, ...], device: torch.device) -> Tensor:
 class Conditioner(nn.Module):
     """Embeds a `Condition` as `(B, width)`: the sum of what its parts say, through a small network."""
 
-    def __init__(self, width: int, tasks: Sequence[TaskSpec], param_waves: int = 0) -> None:
+    def __init__(self, width: int, tasks: Sequence[TaskSpec]) -> None:
         super().__init__()
-        self.param_waves = param_waves
         names = [task.name for task in tasks]
         self.index: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         self.numbers: Mapping[str, tuple[str, ...]] = {task.name: numeric_params(task) for task in tasks}
         self.hidden_params: Mapping[str, Sequence[str]] = {}  # by task: left out where all axes wrap
         counts = {name: len(numbers) for name, numbers in self.numbers.items()}
         self.ranges = nn.ModuleDict({name: ParamRange(n) for name, n in counts.items()})
-        self.params = nn.ModuleDict(
-            {name: nn.Linear(n * (2 * param_waves + 1), width, bias=False) for name, n in counts.items() if n}
-        )
+        self.params = nn.ModuleDict({name: nn.Linear(n, width, bias=False) for name, n in counts.items() if n})
         self.dt = nn.Linear(2 * DT_WAVES + 1, width, bias=False)
         self.task = nn.Parameter(drawn(len(names), width, over=2))
         self.boundary = nn.Parameter(drawn(AXES, 2, width, over=2))
@@ -107,7 +104,7 @@ class Conditioner(nn.Module):
             if name in self.hidden_params and all(condition.periodic):
                 visible = tuple(number not in self.hidden_params[name] for number in self.numbers[name])
                 scaled = scaled * _as_mask(visible, scaled.device)
-            total = total + self.params[name](fourier_features(scaled, self.param_waves).flatten(1))
+            total = total + self.params[name](scaled)
         y: Tensor = functional.silu(self.leave(functional.silu(total)))
         return y
 

@@ -34,8 +34,6 @@ class CodecConfig:
     """Width of the decoder's attention."""
     heads: int = 2
     """Heads of the decoder's attention."""
-    # Keys that are no more, with the value by which they meant what is always so today.
-    dropped: ClassVar[Mapping[str, Any]] = {"encoder": "grid"}
 
     def __post_init__(self) -> None:
         if min(self.dim, *self.patch, self.width, self.heads) < 1 or min(self.halo, self.blocks) < 0:
@@ -99,20 +97,11 @@ class NetworkConfig:
     levels: int = _explained(2, "unet: how often the grid is halved.")
     growth: float = _explained(1.5, "unet: the factor by which the width grows each time.")
     windows: tuple[int, int, int] = _explained((16, 8, 4), "unet: tokens per window axis in 1D, 2D and 3D.")
-    param_waves: int = _explained(
-        0,
-        "How many sines and cosines of a parameter's value the network gets besides the value: more of them tell close "
-        "values apart, none (0) interpolates best between trained values.",
-    )
     own_layers: bool = _explained(
         False,
         "Give each task its own first, last and conditioning layer in every block; all else is shared. For tasks that "
         "disturb each other. A task that is added later starts from the mean of the others.",
     )
-    # What a key meant before it was there, where its default is another now.
-    formerly: ClassVar[Mapping[str, Any]] = {"param_waves": 3}
-    # Keys that are no more, with the value by which they meant what is always so today.
-    dropped: ClassVar[Mapping[str, Any]] = {"streams": 1, "drop_path": 0.0}
 
     def __post_init__(self) -> None:
         at = self.section
@@ -121,8 +110,6 @@ class NetworkConfig:
         given = [n for n in (self.width, self.depth, self.heads) if n is not None]
         if min(self.modes, self.kernel, *self.windows, *given) < 1:
             raise ConfigError(f"{at}.modes, kernel, windows, width, depth and heads are at least 1.")
-        if not 0 <= self.param_waves <= 16:
-            raise ConfigError(f"{at}.param_waves is {self.param_waves}, but must be from 0 to 16.")
         if not 0 <= self.levels <= MOST_LEVELS or not 0 < self.growth < math.inf:
             raise ConfigError(f"{at}.levels is from 0 to {MOST_LEVELS}, and {at}.growth a number above 0.")
         if max(each ** (axis + 1) for axis, each in enumerate(self.windows)) > MOST_IN_WINDOW:
@@ -157,12 +144,6 @@ class OperatorConfig(NetworkConfig):
     error (docs/benchmarks.md)."""
 
     section: ClassVar[str] = "operator"
-    formerly: ClassVar[Mapping[str, Any]] = {
-        **NetworkConfig.formerly,
-        "gauge": "task",
-        "carried": {},
-        "carried_by": "tokens",
-    }
     # Keys whose value depends on the task: each names tasks.
     by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven", "carried")
 
@@ -183,10 +164,8 @@ class OperatorConfig(NetworkConfig):
     """Parameters, by task, that carry states along, as a wind does, and do nothing else. States are first shifted along
     periodic axes, in proportion to these parameters and to the time step, at speeds that are fitted to the data and
     trained further. The network predicts what is left and is not given these parameters. auto: the parameters that a
-    built-in equation names itself."""
-    carried_by: Literal["cells", "tokens"] = "cells"
-    """What is shifted: the cells, where tokens hold as many numbers as the cells of their patch (elsewhere the tokens),
-    or always the tokens, which resolve nothing finer than a patch."""
+    built-in equation names itself. Where tokens hold as many numbers as the cells of their patch, the cells are
+    shifted, elsewhere the tokens, which resolve nothing finer than a patch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -225,7 +204,6 @@ class SteadyConfig(NetworkConfig):
     """The flow that draws steady states around the operator's prediction."""
 
     section: ClassVar[str] = "steady"
-    dropped: ClassVar[Mapping[str, Any]] = {**NetworkConfig.dropped, "passes": 1}
 
     steps: int = 2
     """Steps from noise to a draw; each evaluates the network twice."""
@@ -270,8 +248,6 @@ class SimulatorConfig:
     """Repair each frame so that it obeys the laws of its task, and continue from the repaired one: all laws (true),
     none (false), or a list of them by name (mass, momentum, energy, density …) or kind (conserved, positive, range,
     divergence, boundary)."""
-    reencode: bool = False
-    """Encode each decoded frame again before the next step, instead of passing the tokens on."""
     shifts: int = 1
     """Average each step over this many copies of the state, shifted by fractions of a patch along periodic axes. Lowers
     errors and patch artefacts; a step costs that many times as much. No effect on steady tasks and tasks with

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ups.config import first_of, sentence_of
-from ups.former_keys import as_written
 from ups.models.config import SimulatorConfig
 from ups.models.layers import AXES
 from ups.parsing import parse_json
@@ -23,7 +22,7 @@ from ups.types import ConfigError, TaskSpec, check_known, counted
 T = TypeVar("T")
 
 FORMAT = "ups-simulator"
-VERSION = 3
+VERSION = 4
 LARGEST = 2**22  # characters of a header
 MOST_CELLS = 2**30  # of the grid of a task
 FARTHEST = 1e30  # coordinate of a box: a single-precision number holds the cells of it
@@ -61,7 +60,7 @@ class Header(Strict):
     """All that is said of a simulator; what depends on the kinds of its parts is held against those in `plan_of`."""
 
     format: Literal["ups-simulator"]
-    version: Literal[2, 3]
+    version: Literal[4]
     digest: str
     parts: dict[str, PartHeader]
     simulator: dict[str, Any]
@@ -115,7 +114,7 @@ def _holding(kind: Any, at: str) -> type[BaseModel]:
 def check_header(values: Mapping[str, Any]) -> Header:
     """A header whose parts of their own agree with each other; a ConfigError for one that is none."""
     known = {name: value for name, value in values.items() if name != "trust"}
-    header: Header = checked(Header, {**known, "tasks": _tasks_of(values.get("tasks"))}, "header")
+    header: Header = checked(Header, known, "header")
     names = [task.name for task in header.tasks]
     if len(set(names)) < len(names):
         raise ConfigError("its header says of two tasks that they have one name")
@@ -133,36 +132,18 @@ def plan_of(values: Mapping[str, Any], kinds: Mapping[str, type]) -> Plan:
     header = check_header(values)
     if unknown := header.parts.keys() - kinds.keys():
         raise ConfigError(f"this program knows no part '{min(unknown)}'")
-    configs: dict[str, Any] = {name: config_from(kinds[name], part.config, name) for name, part in header.parts.items()}
-    config: SimulatorConfig = config_from(SimulatorConfig, header.simulator, "simulator")
+    configs: dict[str, Any] = {name: checked(kinds[name], part.config, name) for name, part in header.parts.items()}
+    config: SimulatorConfig = checked(SimulatorConfig, header.simulator, "simulator")
     grids = {name: tuple(grid) for name, grid in header.grids.items()}
     corners = {name: tuple(corner) for name, corner in header.corners.items()}
     return Plan(header.tasks, configs, config, grids, corners, {name: dict(own) for name, own in header.ranges.items()})
 
 
-def config_from(kind: type[T], values: Mapping[str, Any], name: str) -> T:
-    """A part's config from what `dataclasses.asdict` and JSON made of it, as it was meant when it was written."""
-    return checked(kind, as_written(kind, values, f"{name}."), name)
-
-
 def task_from(values: Any) -> TaskSpec:
     """A TaskSpec from what `dataclasses.asdict` and JSON made of it."""
-    task: TaskSpec = checked(TaskSpec, _tasks_of([values])[0], "task")
+    task: TaskSpec = checked(TaskSpec, values, "task")
     check_task(task)
     return task
-
-
-def _tasks_of(tasks: Any) -> Any:
-    """Tasks as they were meant: before a task named its equation, it was the one of its name."""
-    return [_task_of(task) for task in tasks] if isinstance(tasks, list) else tasks
-
-
-def _task_of(task: Any) -> Any:
-    if not isinstance(task, dict) or "equation" in task:
-        return task
-    storage = task.get("storage")
-    foreign = isinstance(storage, dict) and storage.get("kind") == "well"
-    return {**task, "equation": "" if foreign else task.get("name")}
 
 
 def check_task(task: TaskSpec) -> None:

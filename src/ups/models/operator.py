@@ -128,7 +128,7 @@ class LatentOperator(TokenNetwork):
         super().connect(parts)
         codec = parts["codec"]
         assert isinstance(codec, Codec)
-        self.codec = (codec,) if self.config.carried_by == "cells" else ()
+        self.codec = (codec,)
 
     def looks_back(self, task: str) -> int:
         """Frames of context that it sees of a task."""

@@ -29,7 +29,7 @@ from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, turns
 from ups.tensors import Condition, TaskStatistics, Window, numeric_params
-from ups.types import ConfigError, DataError, OutdatedError, TaskSpec
+from ups.types import ConfigError, DataError, TaskSpec
 from ups.version import __version__
 
 # The parts that every simulator has, in the order in which their weights are drawn.
@@ -227,8 +227,6 @@ class Simulator(Answers):
             simulator.learn_corners(plan.corners)
             simulator.provenance = dict(header.get("provenance", {}))
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
-        except OutdatedError as error:
-            raise DataError(f"{path}: {error}") from None
         except DAMAGE as error:
             raise artifact.damaged(path, error) from None
         simulator.trust = read_trust(header, simulator.codec.tasks, path)

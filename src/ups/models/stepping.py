@@ -26,13 +26,12 @@ class Stepping:
         self.grid, self.reference = tuple(window.context.shape[2:-1]), window.state
         self.domain = Domain.box(tuple((0.0, length) for length in window.box), self.grid, self.periodic)
         self.corner = simulator.codec.beginning(self.task, self.grid, window.corner)
-        self.reencode = simulator.config.reencode
         self.laws = guarding(self.task, self.periodic, simulator.config.guard)
         self.aims = aims_of(self.laws, self.reference, self.domain, window.mask)
         self.bounds = [bound for law in self.laws if (bound := law.at_points()) is not None]
         self.bound_aims = aims_of(self.bounds, self.reference, self.domain, window.mask) if points is not None else []
         # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
-        whole = self.reencode or bool(self.laws) or points is not None
+        whole = bool(self.laws) or points is not None
         self.holes = Holes(window.mask) if window.mask is not None and whole else None
         self._condition = Condition.of(window)
         self.unrepaired: Tensor | None = None  # the last frame as it was before the laws repaired it
@@ -78,7 +77,7 @@ class Stepping:
         condition = self.condition(step)
         state = LatentState(after, self.periodic, self.corner)
         own = self.simulator.codec.decode(state, self.task)
-        if self.points is not None and not (self.reencode or self.laws or self.holes is not None):
+        if self.points is not None and not self.laws and self.holes is None:
             return self._next(z, after), self._at_points(self.points, own, state, condition)
         self.unrepaired = raw = self.refined(
             self.simulator.codec.brought_to(own, self.task, state, self.grid), condition
@@ -94,9 +93,7 @@ class Stepping:
 
     def _carried(self, z: Tensor, raw: Tensor, frame: Tensor) -> Tensor:
         """The tokens to go on from, of a `frame` that was `raw` before its repair: moved by the repair alone, so that
-        no error of the codec comes in; with `reencode` those that the codec makes of the frame."""
-        if self.reencode:
-            return self.simulator.codec.encode(frame, self.task, self.periodic, self.window.corner).z
+        no error of the codec comes in."""
         if not self.laws:
             return z
         return self.simulator.codec.moved(z, frame - raw, self.task, self.periodic, self.window.corner)

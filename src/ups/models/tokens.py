@@ -52,7 +52,7 @@ class TokenNetwork(Part):
         self.config, self.dim, self.norm = config, dim, config.norm
         own = tuple(task.name for task in tasks) if config.own_layers else ()
         shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, own)
-        self.conditioner = Conditioner(size.width, tasks, config.param_waves)
+        self.conditioner = Conditioner(size.width, tasks)
         self.enter = nn.Linear(frames * dim, size.width)
         self.walls = Walls(size.width)
         self.core = CORES[config.core](config, shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -88,9 +88,7 @@ class Trust:
     @classmethod
     def of(cls, values: Mapping[str, Any], task: TaskSpec) -> Self:
         """From what `dataclasses.asdict` and JSON made of it; a ConfigError unless it can be of the task."""
-        width = values.get("calibration")
-        known: dict[str, Any] = {**values, "calibration": None if width is None else asdict(Calibration.of(width))}
-        trust = checked(cls, known, "trust")
+        trust = checked(cls, values, "trust")
         if trust.calibration is not None and len(trust.calibration.factors[0]) != len(task.channels):
             raise ConfigError(f"a calibration of {task.name} needs a factor for each of {', '.join(task.channels)}")
         if trust.error is not None and (odd := trust.error.unknown(task, task.periodic)):

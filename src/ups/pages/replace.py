@@ -16,8 +16,7 @@ from ups.pages.page import Page, Section
 SECTION = re.compile(r"<section\b.*?</section>", re.DOTALL)
 CONTENTS = re.compile(r'(<nav aria-label="contents"><ol>\n).*?(</ol></nav>)', re.DOTALL)
 HEAD = re.compile(r'<section id="([^"]*)">.*?<h2>(.*?)</h2>', re.DOTALL)
-# The numbers; in pages of an earlier version under the name `data`.
-DATA = re.compile(r'(<script type="application/json" id="(?:records|data)">).*?(</script>)', re.DOTALL)
+DATA = re.compile(r'(<script type="application/json" id="records">).*?(</script>)', re.DOTALL)
 
 
 def replace_section(path: Path, title: str, section: Section | None, data: Sequence[object]) -> None:

@@ -5,27 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ups.later import Tensor, torch
 from ups.types import Array, Params, PhysicsError
 
 # Numerical viscosity as these fits see it, in cells times speed: one twelfth of the jump for cell averages of a bare
 # shock of Burgers' equation; below 0.025 of the signal speed for gas.
 SMEAR, GAS_SMEAR = 0.1, 0.05
 
-Density = Callable[[Any, Any, tuple[float, ...]], Any]
+Density = Callable[[Array, Array, tuple[float, ...]], Array]
 
 
 @dataclass(frozen=True)
 class Part:
     """∂^orders of a density, `orders` per axis.
 
-    `density(u, inputs, spacing)` maps frames `(T, *S, C)`, arrays or tensors, to `(T, *S)`; where it is one shorter
-    along an axis, its values sit on the faces between the cells of that axis. `orders` must stay below 6 in total per
-    axis.
+    `density(u, inputs, spacing)` maps frames `(T, *S, C)` to `(T, *S)`; where it is one shorter along an axis, its
+    values sit on the faces between the cells of that axis. `orders` must stay below 6 in total per axis.
     """
 
     density: Density
@@ -41,7 +38,7 @@ class Coefficient:
 
     name: str
     meaning: str
-    claimed: float  # or a tensor of one per sample
+    claimed: float
     floor: Callable[[Array, tuple[float, ...]], float] = lambda u, spacing: 0.0  # noqa: ARG005
 
 
@@ -70,12 +67,7 @@ def channel(c: int, factor: float = 1.0) -> Density:
     return lambda u, inputs, spacing: factor * u[..., c]  # noqa: ARG005
 
 
-def library(values: Any) -> Any:
-    """numpy for an array, torch for a tensor: what the two call alike."""
-    return np if isinstance(values, np.ndarray) else torch
-
-
-def of(function: Callable[[Any], Any]) -> Density:
+def of(function: Callable[[Array], Array]) -> Density:
     """A density that needs nothing but the frames."""
     return lambda u, inputs, spacing: function(u)  # noqa: ARG005
 
@@ -89,13 +81,10 @@ def laplacian(c: int, ndim: int) -> tuple[Part, ...]:
     return tuple(Part(channel(c), along(axis, ndim, 2)) for axis in range(ndim))
 
 
-def number(params: Params, name: str) -> Any:
-    """A parameter, as a number or as a tensor of one per sample."""
-    value: Any = params.get(name)
+def number(params: Params, name: str) -> float:
+    value = params.get(name)
     if isinstance(value, int | float):
         return float(value)
-    if isinstance(value, Tensor):
-        return value
     raise PhysicsError(f"The claimed coefficients need the parameter {name}; give it a number.")
 
 
@@ -172,23 +161,21 @@ def korteweg_de_vries(params: Params) -> tuple[Balance, ...]:
 def gas(ndim: int) -> Callable[[Params], tuple[Balance, ...]]:
     """Mass, and momentum with σ = ρ [η (∇v + ∇vᵀ − ⅔ ∇·v) + ζ ∇·v], of density, pressure and `ndim` velocities."""
 
-    def slope(u: Any, c: int, axis: int, spacing: tuple[float, ...]) -> Any:
-        if isinstance(u, np.ndarray):
-            return np.gradient(u[..., c], spacing[axis], axis=1 + axis)
-        return torch.gradient(u[..., c], spacing=spacing[axis], dim=1 + axis)[0]
+    def slope(u: Array, c: int, axis: int, spacing: tuple[float, ...]) -> Array:
+        return np.asarray(np.gradient(u[..., c], spacing[axis], axis=1 + axis))
 
-    def divergence(u: Any, spacing: tuple[float, ...]) -> Any:
-        return sum(slope(u, 2 + a, a, spacing) for a in range(ndim))
+    def divergence(u: Array, spacing: tuple[float, ...]) -> Array:
+        return np.asarray(sum(slope(u, 2 + a, a, spacing) for a in range(ndim)))
 
     def shear(i: int, j: int) -> Density:
-        def stress(u: Any, inputs: Any, spacing: tuple[float, ...]) -> Any:  # noqa: ARG001
+        def stress(u: Array, inputs: Array, spacing: tuple[float, ...]) -> Array:  # noqa: ARG001
             sides = slope(u, 2 + i, j, spacing) + slope(u, 2 + j, i, spacing)
-            return u[..., 0] * (sides - (2 / 3 * divergence(u, spacing) if i == j else 0.0))
+            return np.asarray(u[..., 0] * (sides - (2 / 3 * divergence(u, spacing) if i == j else 0.0)))
 
         return stress
 
-    def bulk(u: Any, inputs: Any, spacing: tuple[float, ...]) -> Any:  # noqa: ARG001
-        return u[..., 0] * divergence(u, spacing)
+    def bulk(u: Array, inputs: Array, spacing: tuple[float, ...]) -> Array:  # noqa: ARG001
+        return np.asarray(u[..., 0] * divergence(u, spacing))
 
     def signal(u: Array) -> Array:
         """|v| + c, cell by cell."""
@@ -256,12 +243,12 @@ def darcy(params: Params) -> tuple[Balance, ...]:
     """−∇·(a∇u) = β, the flux taken on the faces with harmonic means of a."""
 
     def flux(axis: int) -> Density:
-        def through(u: Any, inputs: Any, spacing: tuple[float, ...]) -> Any:
-            lib, place = library(u), axis - 2
-            a = lib.moveaxis(inputs[..., 0], place, -1)
-            jump = lib.diff(lib.moveaxis(u[..., 0], place, -1)) / spacing[axis]
+        def through(u: Array, inputs: Array, spacing: tuple[float, ...]) -> Array:
+            place = axis - 2
+            a = np.moveaxis(inputs[..., 0], place, -1)
+            jump = np.diff(np.moveaxis(u[..., 0], place, -1)) / spacing[axis]
             face = 2 * a[..., 1:] * a[..., :-1] / (a[..., 1:] + a[..., :-1])
-            return lib.moveaxis(face * jump, -1, place)
+            return np.moveaxis(face * jump, -1, place)
 
         return through
 

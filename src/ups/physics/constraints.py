@@ -1,4 +1,4 @@
-"""The laws a field must obey, each once: a `residual` to read, a `penalty` to learn from, a `project` that repairs."""
+"""The laws a field must obey, each once: a `residual` to read, a `penalty` to choose by, a `project` that repairs."""
 
 from __future__ import annotations
 

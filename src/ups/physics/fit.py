@@ -243,11 +243,7 @@ def bump_matrix(x: Array, where: Array, radius: float, order: int) -> Array:
     first, last = x[0] + radius, x[-1] - radius
     count = 1 + max(0, round((last - first) / (radius / 2)))
     centres = np.linspace(first, last, count)
-    return bumps_at((where[None, :] - centres[:, None]) / radius, radius, order)
-
-
-def bumps_at(s: Array, radius: float, order: int) -> Array:
-    """(−∂)^order of bumps of this radius, `(tests, places)`, at places `s` radii from the centre of each; mean 1."""
+    s = (where[None, :] - centres[:, None]) / radius
     whole, shape = bump(s, 0), bump(s, order)
     mass = whole.sum(1, keepdims=True)
     if order:  # the derivative of a constant is 0 on the grid as well

@@ -22,8 +22,8 @@ def part_kinds() -> dict[str, type[Part]]:
 
 
 def config_of(run: RunDir, overrides: Mapping[str, str] | None = None) -> RunConfig:
-    """The config of a run, as its folder keeps it and as it was meant when that was written."""
-    return load_config(run_config(), run.config, overrides, snapshot=True)
+    """The config of a run, as its folder keeps it."""
+    return load_config(run_config(), run.config, overrides)
 
 
 def artifact_of(path: str | Path) -> Path:

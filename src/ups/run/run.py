@@ -103,7 +103,7 @@ class Run:
         """The run of a folder that another process has opened, for one of its ranks."""
         place = RunDir.at(folder)
         span = span or Span.from_environment()
-        return cls(load(run_config(), place.job, snapshot=True), place, screen, preflight, span)
+        return cls(load(run_config(), place.job), place, screen, preflight, span)
 
     def __enter__(self) -> Run:
         return self

@@ -70,7 +70,7 @@ def stage_facts(config: RunConfig, simulator: Simulator, outcomes: Mapping[str, 
 
 def with_training(report: Report, folder: RunDir, config: RunConfig, simulator: Simulator) -> Report:
     """A report with what the run recorded of its stages and its phases, as its own report has it."""
-    with suppress(DataError):  # it is not there, or of an earlier program, which recorded less
+    with suppress(DataError):  # it is not there, or damaged
         outcomes = {name: row.outcome for name, row in learnt_in(folder).items()}
         report = replace(report, stages=stage_facts(config, simulator, outcomes))
     if folder.phases.is_file():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 class ConsistencyStageConfig(StageConfig):
     """Stage consistency."""
-
-    dropped: ClassVar[Mapping[str, Any]] = {"unroll": 1}
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=1000, lr=5e-4))
     """Budget and optimizer."""

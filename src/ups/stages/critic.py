@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -26,8 +26,6 @@ GUESS_FLOOR = 1e-3  # a square error, in its units, below which none is told fro
 
 class CriticStageConfig(StageConfig):
     """Stage critic."""
-
-    dropped: ClassVar[Mapping[str, Any]] = {"unroll": 1}
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=1000, lr=1e-3))
     """Budget and optimizer."""

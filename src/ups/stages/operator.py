@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
 from ups.physics.symmetries import mirrors_of, turned
 from ups.stages.stage import Stage, StageConfig, UnrolledConfig, context_and_targets, encoded
-from ups.stages.terms import LAWS, has_law, lawless, raised, share, unbalanced
+from ups.stages.terms import raised, share
 from ups.tensors import Condition, LatentState, Losses, Window
 from ups.types import ConfigError, TaskSpec
 
@@ -27,25 +27,15 @@ if TYPE_CHECKING:
 class OperatorLoss:
     """Weights of the operator's losses (0 leaves a term out), and how the steps in a training window grow in number."""
 
-    # What a key meant before it was there, where its default is another now.
-    formerly: ClassVar[Mapping[str, Any]] = {"power": 1.0, "laws": {}}
-    # Keys that are no more, with the value by which they meant what is always so today.
-    dropped: ClassVar[Mapping[str, Any]] = {"spectral": 0.0, "boundary": 0.0}
-    # Keys that are in a group of their own today.
-    moved: ClassVar[Mapping[str, str]] = dict.fromkeys(LAWS, "laws")
-
     increment: float = 1.0
     """Mean square error of the decoded frame, divided by that of "no change": 1 is as bad as persistence usually is."""
     latent: float = 1.0
     """The same for the predicted tokens; used alone it is cheap, for nothing is decoded. Without it, nothing controls
-    what tokens hold beyond the field, and rollouts drift (model.simulator.reencode helps)."""
+    what tokens hold beyond the field, and rollouts drift."""
     power: Literal["auto"] | float = "auto"
     """Power of a sample's square error in the two above: 1 is the square, 0.5 its root, as in nRMSE, so that hard
     samples dominate less. auto: 0.5 for all tasks if changes are measured by the sample (model.operator.gauge), else
     1."""
-    laws: dict[str, float] = field(default_factory=dict)
-    """Weights of how much a predicted frame breaks the laws of its task, by kind: conserved, divergence, positive,
-    range, and weak, the equation in weak form. None has bought anything beside model.simulator.guard."""
     noise: float = 0.0
     """Noise added to the tokens of the context, in units of their standard deviation; steadies long rollouts."""
     curriculum: float = 0.5
@@ -54,11 +44,7 @@ class OperatorLoss:
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
             raise ConfigError(f"operator.loss.curriculum is {self.curriculum:g}; it is a part of the budget, 0 to 1.")
-        if unknown := [kind for kind in self.laws if kind not in LAWS]:
-            raise ConfigError(f"operator.loss.laws names '{unknown[0]}'; the kinds of laws are {', '.join(LAWS)}.")
-        of_laws = {f"laws.{kind}": weight for kind, weight in self.laws.items()}
-        weights = {"increment": self.increment, "latent": self.latent, **of_laws, "noise": self.noise}
-        for name, weight in weights.items():
+        for name, weight in {"increment": self.increment, "latent": self.latent, "noise": self.noise}.items():
             if not 0 <= weight < math.inf:
                 raise ConfigError(f"operator.loss.{name} is {weight:g}, but must be a number of at least 0.")
         if self.power != "auto" and not 0 < self.power <= 1:
@@ -67,8 +53,7 @@ class OperatorLoss:
     @property
     def terms(self) -> list[str]:
         """The names of the terms that count, in the order in which they are added up."""
-        weights = {"increment": self.increment, "latent": self.latent} | {k: self.laws.get(k, 0.0) for k in LAWS}
-        return [name for name, weight in weights.items() if weight]
+        return [name for name, weight in (("increment", self.increment), ("latent", self.latent)) if weight]
 
 
 class OperatorStageConfig(UnrolledConfig):
@@ -115,10 +100,6 @@ class OperatorStage(Stage):
 
     @classmethod
     def check_tasks(cls, config: OperatorStageConfig, tasks: Sequence[TaskSpec]) -> None:
-        for kind, weight in config.loss.laws.items():
-            if weight and not any(has_law(kind, task) for task in tasks):
-                names = ", ".join(task.name for task in tasks)
-                raise ConfigError(f"operator.loss.laws.{kind} is for laws that no task here ({names}) has; leave it 0.")
         if config.symmetries and all(mirrors_of(task) is None for task in tasks):
             names = ", ".join(task.name for task in tasks)
             raise ConfigError(
@@ -130,7 +111,7 @@ class OperatorStage(Stage):
     def sees(self) -> Literal["frames", "tokens", "both"]:
         if self.config.symmetries:
             return "frames"
-        return "both" if self.needs_frames else "tokens"
+        return "both" if self.weights.increment else "tokens"
 
     def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
         """Measure how much a step changes a task; the losses and the operator count in units of that."""
@@ -189,8 +170,6 @@ class OperatorStage(Stage):
         condition, uneven = Condition.of(window), window.dt.ndim > 1
         with torch.no_grad():
             z, wanted = self._tokens(window)
-            last = self._last_frame(z, window) if w.laws.get("weak") else None
-            before = None if last is None else (last, last)
         if w.noise:
             size = z.flatten(1).std(1).reshape(-1, *(1,) * (z.ndim - 1))
             z = z + w.noise * torch.randn_like(z) * size
@@ -200,56 +179,25 @@ class OperatorStage(Stage):
             if w.latent:
                 error = share(z_next - wanted[:, i], wanted[:, i]) / self._change(task.name)[1]
                 totals["latent"] = totals["latent"] + w.latent * raised(error, self.power)
-            if self.needs_frames:
-                truth = window.targets[:, i]
-                state = LatentState(z_next, window.periodic, window.corner)
-                predicted = self.codec.decode(state, task, tuple(truth.shape[1:-1])).float()
-                for name, value in self._physical(before, (predicted, truth), window, i).items():
-                    totals[name] = totals[name] + value
-                before = None if before is None else (predicted, truth)
+            if w.increment:
+                error = self._increment_error(z_next, window, i)
+                totals["increment"] = totals["increment"] + w.increment * raised(error, self.power)
             z = torch.cat((z[:, 1:], z_next.unsqueeze(1)), 1)
         return {name: value.mean() / window.targets.shape[1] for name, value in totals.items()}
-
-    @property
-    def needs_frames(self) -> bool:
-        """Whether a loss looks at the fields themselves; the latent one is content with tokens."""
-        return any(name != "latent" for name in self.weights.terms)
 
     def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
         """Tokens of the context, and of the targets where they are needed."""
         part = window if self.weights.latent else dataclasses.replace(window, targets=window.targets[:, :0])
         tokens = context_and_targets(self.simulator, part)
-        if self.needs_frames and not window.targets.shape[-1]:
-            needed = ", ".join(name for name in self.weights.terms if name != "latent")
-            raise ConfigError(f"the losses {needed} compare fields, and these windows hold tokens alone; give both.")
+        if self.weights.increment and not window.targets.shape[-1]:
+            raise ConfigError("the loss increment compares fields, and these windows hold tokens alone; give both.")
         return tokens
 
-    def _last_frame(self, z: Tensor, window: Window) -> Tensor:
-        """The frame before the first target, `(B, *S, C)`; of windows that hold tokens alone what these stand for."""
-        if window.task.steady:
-            return torch.zeros_like(window.targets[:, 0])
-        if window.context.shape[-1]:
-            return window.state
-        shape = tuple(window.targets.shape[2:-1])
-        return self.codec.decode(LatentState(z[:, -1], window.periodic, window.corner), window.task, shape).float()
-
-    def _physical(
-        self, before: tuple[Tensor, Tensor] | None, after: tuple[Tensor, Tensor], window: Window, step: int
-    ) -> dict[str, Tensor]:
-        """Terms of one decoded frame, per sample, weighted. `after` has the predicted frame and the true one; `before`
-        has those a step earlier, for the weak form."""
-        w, task, scale = self.weights, window.task, self.codec.statistics_of(window.task).scale
-        predicted, truth = (frame / scale for frame in after)
-        terms: dict[str, Tensor] = {}
-        if w.increment:
-            error = share(predicted - truth, truth, window.mask) / self._change(task.name)[0]
-            terms["increment"] = w.increment * raised(error, self.power)
-        for kind, weight in ((kind, w.laws.get(kind, 0.0)) for kind in LAWS):
-            if weight and kind != "weak":
-                terms[kind] = weight * lawless(kind, predicted, truth, window, scale)
-            elif weight and before is not None:
-                # Samples in which less happens than usual count as much less: in units of their own, the faintest would
-                # outweigh all others.
-                change = share((after[1] - before[1]) / scale, truth) / self._change(task.name)[0]
-                terms[kind] = weight * change * unbalanced(before[0], after[0], (before[1], after[1]), window, step)
-        return terms
+    def _increment_error(self, z: Tensor, window: Window, step: int) -> Tensor:
+        """The square error `(B,)` of the frame that tokens after a step stand for, in units of "no change"."""
+        task, truth = window.task, window.targets[:, step]
+        state = LatentState(z, window.periodic, window.corner)
+        predicted = self.codec.decode(state, task, tuple(truth.shape[1:-1])).float()
+        scale = self.codec.statistics_of(task).scale
+        predicted, truth = predicted / scale, truth / scale
+        return share(predicted - truth, truth, window.mask) / self._change(task.name)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -27,8 +27,6 @@ MEMBERS = 4  # of the ensembles that it is judged by while it learns
 
 class ResidualStageConfig(StageConfig):
     """Stage residual."""
-
-    dropped: ClassVar[Mapping[str, Any]] = {"unroll": 1, "noise": 0.0}
 
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=1e-3))
     """Budget and optimizer."""

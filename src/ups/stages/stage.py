@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 from ups.config import Config
 from ups.engine.train import TrainConfig
 from ups.eval.nrmse import over_tasks, validation_nrmse
-from ups.former_keys import NeverRead
 from ups.later import Tensor, torch
 from ups.tensors import Condition, Losses, Window
 from ups.types import ConfigError, TaskSpec, counted
@@ -28,8 +27,6 @@ class StageConfig(Config):
     """How one stage is trained."""
 
     incidental = frozenset({"workers"})
-    # Keys that are no more, with the value by which they meant what is always so today.
-    dropped: ClassVar[Mapping[str, Any]] = {"unroll": NeverRead(1)}
 
     train: TrainConfig
     """Budget and optimizer."""
@@ -70,8 +67,6 @@ class StageConfig(Config):
 
 class UnrolledConfig(StageConfig):
     """How a stage is trained that may go several steps ahead."""
-
-    dropped: ClassVar[Mapping[str, Any]] = {}
 
     unroll: int = Field(default=1, ge=1)
     """Steps of a rollout in each training window."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ups.config import fingerprint
 from ups.engine.learner import matrix_products
-from ups.engine.optim import Ema, Optimizer, schedule, trained
+from ups.engine.optim import Ema, Optimizer, trained
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError
 from ups.engine.validation import measure
@@ -95,8 +95,7 @@ class StageModule(LightningModule):
         engine = Optimizer(module, c.optimizer, c.lr, c.weight_decay, c.betas)
         optimizer = engine.members[0] if self._is_sharded else EngineOptimizer(engine)
         steps = c.steps or 1
-        shape = (c.warmup, c.min_lr, c.halvings)
-        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step / steps, *shape))
+        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: c.share(step / steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     @property

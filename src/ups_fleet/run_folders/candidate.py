@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from ups.eval.trajectories import PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.parsing import flat, parse_yaml, read_text
 from ups.rundir import RunDir
-from ups.types import OURS, ConfigError, DataError, OutdatedError
+from ups.types import OURS, ConfigError, DataError
 from ups_fleet.run_folders.evidence import one_line
 from ups_fleet.run_folders.runs import run_at
 from ups_fleet.run_folders.state import COMPLETE, RunState, state_of
@@ -53,10 +52,9 @@ class Candidate:
         return key != SEED and self.incidental.isdisjoint((key, *_above(key)))
 
 
-def candidates(folders: Sequence[Path], incidental: frozenset[str], today: Any = None) -> list[Candidate]:
+def candidates(folders: Sequence[Path], incidental: frozenset[str]) -> list[Candidate]:
     """The runs in these folders, named so that no two names are alike; a ConfigError where one stands there twice.
-    `incidental` keys of their configs decide nothing of what is learnt; `today` is a config of this program, by which
-    those of earlier ones are read."""
+    `incidental` keys of their configs decide nothing of what is learnt."""
     runs = [run_at(folder) for folder in folders]
     places = [run.folder.resolve() for run in runs]
     for place in places:
@@ -65,17 +63,15 @@ def candidates(folders: Sequence[Path], incidental: frozenset[str], today: Any =
     depth = 1
     while len({_name(place, depth) for place in places}) < len(places):
         depth += 1
-    return [_candidate(run, _name(place, depth), incidental, today) for run, place in zip(runs, places, strict=True)]
+    return [_candidate(run, _name(place, depth), incidental) for run, place in zip(runs, places, strict=True)]
 
 
-def settings_of(run: RunDir, today: Any = None) -> dict[str, Any]:
-    """The config of a run with dotted keys, as one of `today` means it; a DataError where it is damaged."""
+def settings_of(run: RunDir) -> dict[str, Any]:
+    """The config of a run with dotted keys; a DataError where it is damaged."""
     try:
         values = parse_yaml(read_text(run.config, stored=True))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{run.config}: cannot be read ({one_line(str(error), 120)}); put it back.") from None
-    with suppress(OutdatedError):  # one that means nothing today is shown as it was written
-        values = values if today is None else run.written(today)
     return flat(values if isinstance(values, dict) else {})
 
 
@@ -108,7 +104,7 @@ def setting(settings: Mapping[str, Any], key: str) -> str:
     return json.dumps(settings.get(key, group), ensure_ascii=False, default=str)
 
 
-def _candidate(run: RunDir, name: str, incidental: frozenset[str], today: Any) -> Candidate:
+def _candidate(run: RunDir, name: str, incidental: frozenset[str]) -> Candidate:
     state, problem = state_of(run.folder, name=name), ""
     errors: dict[str, PerTrajectory] = {}
     try:
@@ -121,7 +117,7 @@ def _candidate(run: RunDir, name: str, incidental: frozenset[str], today: Any) -
         name=name,
         folder=run,
         state=state,
-        settings=settings_of(run, today),
+        settings=settings_of(run),
         incidental=incidental,
         errors=errors,
         problem=problem,

@@ -27,14 +27,17 @@ def leaderboard(states: Sequence[RunState], task: str | None = None, top: int = 
     notes = [f"{one.name}: {one.sentence}" for one in states if one.word in COMPLETE and not one.errors]
     for name in tasks if task is None else [task]:
         groups = exams_of(states, name)
-        letters = dict(zip((exam for exam in groups if exam), LETTERS, strict=False))
+        letters = dict(zip(groups, LETTERS, strict=False))
         for exam, members in groups.items():
             for place, (state, e) in enumerate(members[:top], start=1):
                 ratio = number(e.value / e.persistence) if e.persistence else "–"
-                letter = letters.get(exam, "…") if exam else "?"
                 remark = "" if state.word == "finished" else state.word
-                rows.append((name, str(place), state.name, e.words, ratio, str(e.n), letter, remark))
-        notes += _notes(name, groups, len(letters))
+                rows.append((name, str(place), state.name, e.words, ratio, str(e.n), letters.get(exam, "…"), remark))
+        if len(groups) > 1:
+            notes.append(
+                f"{name}: runs with different letters were judged on other test data or under another protocol: their "
+                "errors are NOT comparable."
+            )
     return tuple(rows), notes
 
 
@@ -44,21 +47,5 @@ def exams_of(states: Sequence[RunState], task: str) -> dict[str, list[tuple[RunS
     for state in states:
         if task in state.errors:
             groups.setdefault(state.errors[task].exam, []).append((state, state.errors[task]))
-    order = sorted(groups, key=lambda exam: (not exam, -len(groups[exam]), min(e.value for _, e in groups[exam])))
+    order = sorted(groups, key=lambda exam: (-len(groups[exam]), min(e.value for _, e in groups[exam])))
     return {exam: sorted(groups[exam], key=lambda pair: (pair[1].value, pair[0].name)) for exam in order}
-
-
-def _notes(task: str, groups: dict[str, list[tuple[RunState, TaskError]]], letters: int) -> list[str]:
-    notes = []
-    if letters > 1:
-        notes.append(
-            f"{task}: runs with different letters were judged on other test data or under another protocol: their "
-            "errors are NOT comparable."
-        )
-    if unknown := groups.get(""):
-        runs = ", ".join(state.name for state, _ in unknown[:3])
-        notes.append(
-            f"{task}: which trajectories {runs}{' …' if len(unknown) > 3 else ''} were judged on is not recorded; "
-            "`ups evaluate RUN` records it."
-        )
-    return notes

@@ -16,7 +16,6 @@ from ups_fleet.sweep.axes import Axis, Point, number, safe
 INSTALL = "pip install 'universal-physics-stack[sweep]'"
 STUDY = "ups"
 FILE = "optuna.db"
-VALUE, VALIDATION = "value", "validation"  # an attribute of the study: what its values are
 
 
 def require() -> None:
@@ -53,7 +52,6 @@ class Study:
             raise DataError(
                 f"{folder / FILE}: is no study that can be gone on with ({reason}); move it away."
             ) from error
-        self._require_validation(bool(trials), folder)
         self.left = [trial for trial in trials if trial.state == self.states.RUNNING]
         self.begun = len(trials) - len(self.left)
         self.waiting: list[Point] = []
@@ -107,15 +105,6 @@ class Study:
             self.study.tell(number_of, mean)
         else:
             self.study.tell(number_of, state=self.states.FAIL)
-
-    def _require_validation(self, begun: bool, folder: Path) -> None:
-        """DataError where earlier trials were chosen by errors on test trajectories."""
-        if begun and self.study.user_attrs.get(VALUE) != VALIDATION:
-            raise DataError(
-                f"{folder / FILE}: its trials hold errors on test trajectories, by an earlier version; settings are "
-                "chosen by validation errors now: choose another --out."
-            )
-        self.study.set_user_attr(VALUE, VALIDATION)
 
     def _whole(self, trial: Any) -> bool:
         """Whether a trial has a value for each axis, and for no other key."""

@@ -46,7 +46,7 @@ class TrackingConfig(Config):
     @field_validator("to")
     @classmethod
     def _once(cls, to: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in dict.fromkeys(to) if name != "jsonl")
+        return tuple(dict.fromkeys(to))
 
     @field_validator("uri")
     @classmethod

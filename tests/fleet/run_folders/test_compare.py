@@ -26,7 +26,7 @@ from ups_fleet.run_folders.runs import runs_in
 
 
 def compared(*folders: Path) -> Comparison:
-    return compare(candidates(folders, without_effect(), run_config()()))
+    return compare(candidates(folders, without_effect()))
 
 
 def test_differences_that_are_noise_are_significant_in_one_of_twenty_cases_at_most() -> None:

@@ -60,7 +60,7 @@ def test_trials_that_a_kill_has_left_are_taken_up_with_their_own_values(tmp_path
     assert len(points) == 6
 
 
-def test_a_study_is_told_validation_errors_and_one_that_was_told_test_errors_is_refused(tmp_path: Path) -> None:
+def test_a_study_is_told_validation_errors(tmp_path: Path) -> None:
     study = Study(tmp_path, AXES, 1, (), 0)
     point = study.next()
     assert point is not None
@@ -68,9 +68,6 @@ def test_a_study_is_told_validation_errors_and_one_that_was_told_test_errors_is_
     study.done(point, state)
     assert state.validation is not None
     assert study.study.trials[0].value == state.validation.value
-    study.study.set_user_attr("value", None)  # as studies of earlier versions are
-    with pytest.raises(DataError, match="hold errors on test trajectories"):
-        Study(tmp_path, AXES, 1, (), 0)
 
 
 def test_where_optuna_is_not_installed_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

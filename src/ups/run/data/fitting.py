@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,20 +21,13 @@ from ups.models import Simulator
 from ups.physics import TASKS
 from ups.progress import Say
 from ups.run.data.datasets import DataSet, check_axes, unsaid
-from ups.run.load import config_of
-from ups.rundir import RunDir
 from ups.types import ARRAYS, ConfigError, DataError, Params, UpsError, counted
 
 
 def definitions_of(run: Path, simulator: Simulator) -> tuple[Definition, ...]:
-    """The definitions of the files of training, each under the name of its task: from the simulator, or from the config
-    of the run folder where an older program left it."""
-    held = simulator.provenance.get("definitions", ())
-    if not held and RunDir(run).config.is_file():
-        with suppress(UpsError):  # a config that this program does not read says nothing
-            held = config_of(RunDir(run)).definitions
+    """The definitions of the files of training, each under the name of its task, as the simulator says them."""
     try:
-        definitions = [Definition.from_plain(content) for content in held]
+        definitions = [Definition.from_plain(content) for content in simulator.provenance.get("definitions", ())]
     except (TypeError, ValueError, AttributeError):
         raise DataError(f"{run}: what its simulator says of the files of training is damaged; save it again.") from None
     left = [name for name in simulator.codec.tasks if name not in {definition.name for definition in definitions}]

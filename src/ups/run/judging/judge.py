@@ -17,7 +17,7 @@ from ups.config import dump, fingerprint
 from ups.data.windows import whole
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
-from ups.engine.train import Outcome
+from ups.engine.train import Outcome, RivalTrainConfig
 from ups.eval.baselines import BASELINES, notes_on
 from ups.eval.learning import curves_of
 from ups.eval.report import Report
@@ -194,8 +194,8 @@ class Judge:
         alone, settings = Dist(device=self.device), self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone, context=given)
         network.fit(whole(batches.train, given))
-        own = {"optimizer": "adamw", "compile": False, "steps": None, "seconds": self.seconds, **network.recipe}
-        train = dataclasses.replace(settings.train, **own)
+        ours = {**vars(settings.train), "optimizer": "adamw", "compile": False, "steps": None, "seconds": self.seconds}
+        train = RivalTrainConfig(**{**ours, **network.recipe})
         outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
         cost = Cost(network.parameter_count, outcome.steps, outcome.seconds, str(self.device))
         network.module.to(self.device).eval()
