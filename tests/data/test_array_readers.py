@@ -602,3 +602,19 @@ def test_objects_in_a_file_of_arrays_are_left_out_where_the_task_ignores_them_an
     os.mkfifo(tmp_path / "pipe.npz")
     with pytest.raises(DataError, match="is a pipe or a device, and no file"):
         open_source(tmp_path / "pipe.npz", TASKS)
+
+
+def test_trajectories_of_different_lengths_in_one_file_are_told_where_to_go(tmp_path: Path) -> None:
+    tensors = [torch.zeros(3 + i, 8) for i in range(3)]
+    ragged = np.empty(3, object)
+    ragged[:] = [tensor.numpy() for tensor in tensors]
+    np.savez(tmp_path / "a.npz", u=ragged)
+    torch.save(tensors, tmp_path / "b.pt")
+    torch.save({"u": tensors, "x": torch.arange(8)}, tmp_path / "c.pt")
+    kinds = {"a.npz": "u holds Python objects", "b.pt": "it is a list of 3 tensors", "c.pt": "u is a list of 3 tensors"}
+    for name, kind in kinds.items():
+        with pytest.raises(
+            DataError, match=f"{kind}.* each trajectory to a file of its own, all in one folder"
+        ) as error:
+            open_source(tmp_path / name, {}, Definition("u", dims=("time", "x"), fields={"u": ("u",)}))
+        assert "\n" not in str(error.value)

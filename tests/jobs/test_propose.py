@@ -287,10 +287,11 @@ def test_a_section_that_fit_is_given_leaves_the_rest_of_it_as_it_is_proposed() -
     assert _single({"start_from": Path("2026-11-19")}) == {"start_from": '"2026-11-19"'}, "a path, not a date"
 
 
-@pytest.mark.parametrize("what", ["an infinity", "nothing but nan", "nan", "1e300"])
+@pytest.mark.parametrize("what", ["an infinity", "nothing else", "nothing but nan", "nan", "1e300"])
 def test_what_is_not_finite_is_left_to_those_who_can_say_so(what: str) -> None:
     u, speed = np.random.default_rng(7).normal(size=(12, 5, 16, 1)), np.linspace(0, 1, 12)
     u[3, 2, 5] = np.inf if what == "an infinity" else 0.0
+    u[:] = np.inf if what == "nothing else" else u
     u[:] = np.nan if what == "nothing but nan" else u
     speed[4] = float(what) if what in ("nan", "1e300") else speed[4]  # a parameter
     with warnings.catch_warnings(action="error"), Data(u, params={"c": speed}).source() as source:

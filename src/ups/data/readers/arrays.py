@@ -28,6 +28,7 @@ KEPT_BYTES = 2**30
 # What a variable is: an array, a parameter whatever it is called, or a number that is one where it is asked for.
 ARRAY, PARAMETER, OFFERED = "array", "parameter", "offered"
 # What libraries raise on files that are not theirs, or not whole.
+APART = "where lengths differ, each trajectory to a file of its own, all in one folder"
 DAMAGE = (
     *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError),
     *(AttributeError, ArithmeticError, MemoryError),

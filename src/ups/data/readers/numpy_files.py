@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.readers.array_dims import VALUES
-from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where, is_small
+from ups.data.readers.arrays import APART, DAMAGE, Kept, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
@@ -87,7 +87,8 @@ def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition
         if member.dtype.hasobject and member.name not in ignored:
             leave = f", or leave it out with `ignore: [{member.name}]` in the task" if len(members) > 1 else ""
             raise DataError(
-                f"{path}: {member.name} holds Python objects, not numbers; save it as an array of floats{leave}."
+                f"{path}: {member.name} holds Python objects, not numbers; save it as an array of floats, or, {APART}"
+                f"{leave}."
             )
     return open_arrays(
         NumpyStore(path, {name: replace(member, content=None) for name, member in members.items()}),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.readers.array_dims import VALUES
-from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where, is_small
+from ups.data.readers.arrays import APART, DAMAGE, Kept, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
@@ -56,12 +56,13 @@ def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
         ) from error
     except (*DAMAGE, struct.error, AssertionError) as error:
         raise DataError(f"{path}: cannot be read, the file is damaged; fetch or write it again.") from error
-    stack, opened = [("", content)], set()
+    stack, opened, whole, lists = [("", content)], set(), False, list[str]()
     while stack:
         name, value = stack.pop(0)
         if id(value) in opened:
             raise DataError(f"{path}: '{name}' holds itself; save a tensor or a dict of tensors with torch.save.")
         if isinstance(value, torch.Tensor):
+            whole = whole or value.ndim > 1
             yield name or VALUES, _array(value, f"{path}: {name or 'the tensor'}")
         elif isinstance(value, dict):
             opened.add(id(value))
@@ -73,6 +74,10 @@ def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
             yield name, np.asarray(number, np.float64)
         elif isinstance(value, list) and value and all(isinstance(v, (int, float, str)) for v in value):
             yield name, np.asarray(value)
+        elif isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+            lists.append(f"{name or 'it'} is a list of {len(value)}")
+    if lists and not whole:
+        raise DataError(f"{path}: {lists[0]} tensors, which is not read; save torch.stack of them, or, {APART}.")
 
 
 def _load(path: Path) -> Any:

@@ -41,6 +41,7 @@ def all_uneven(source: Source, count: int) -> bool:
     )
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of what is not finite nobody knows
 def uneven(first: Array, last: Array) -> bool:
     """Whether a state `(*S, C)` is not uniform, in deviations of itself and of what becomes of it."""
     cells = tuple(range(first.ndim - 1))
