@@ -38,6 +38,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
         an exit with another code               nothing                                     that code
         any error, without a supervisor         nothing; it is raised on                    Python's
         UpsError, a failing disk, a lost peer   a record; a sentence, unless it is a USER's its ending's
+        memory that ran out                     a record                                    its ending's
         any other error                         a record, its traceback                     its ending's
     """
 
@@ -86,9 +87,11 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
             self.pulse.close()
             raise SystemExit(int(meaning.ending)) from None
         ending = self.fail(error)
-        if not isinstance(error, UpsError) and ending != Ending.STORAGE and meaning.first_hand:
+        mine = not isinstance(error, UpsError) and ending != Ending.STORAGE and meaning.first_hand
+        silent = ending in (Ending.USER, Ending.OOM)  # the supervisor tells it, and the record has the traceback
+        if mine and not silent:
             sys.excepthook(type(error), error, at)
-        elif ending != Ending.USER:  # one sentence, also of a lost peer; the supervisor tells a user's mistake
+        elif not silent:  # one sentence, also of a lost peer
             print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         sys.stderr.flush()
         raise SystemExit(int(ending)) from None

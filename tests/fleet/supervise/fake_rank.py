@@ -44,7 +44,8 @@ def act(seat: Seat) -> None:
     if SCENARIO == "code":
         os._exit(int(WORD))
     if SCENARIO == "raise" or (SCENARIO == "lost-once" and first):
-        raise {"user": ConfigError("a bad key; mend it."), "disk": OSError(28, "No space left on device")}.get(
+        known = {"user": ConfigError("a bad key; mend it."), "disk": OSError(28, "No space left on device")}
+        raise {**known, "memory": MemoryError("no more")}.get(
             WORD, RuntimeError("CUDA error: an illegal memory access") if WORD == "cuda" else ValueError("not my day")
         )
     if SCENARIO == "crowd":  # so many modules that their list is longer than what is kept of a log

@@ -69,6 +69,20 @@ def test_an_exception_of_its_own_is_a_traceback_in_the_log_of_a_rank(
     assert text.endswith("ValueError: mine\n")
 
 
+@pytest.mark.parametrize("error", [MemoryError("no more"), RuntimeError("[enforce fail] Cannot allocate memory")])
+def test_memory_that_ran_out_is_a_traceback_in_the_record_alone(
+    env: dict[str, str], tmp_path: Path, error: Exception, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What rank 0 prints is passed on to the terminal, where the supervisor says it in a sentence."""
+    with pytest.raises(SystemExit) as left, Seat(env):
+        raise error
+    assert left.value.code == Ending.OOM
+    assert capfd.readouterr() == ("", "")
+    (record,) = read_failures(StartDir(tmp_path / "now").failures())
+    assert record.traceback.startswith("Traceback")
+    assert record.memory == "host"
+
+
 def test_stopping_because_one_was_asked_is_no_failure(env: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left, Seat(env):
         raise Preempted("saved.")

@@ -69,6 +69,19 @@ def test_an_exception_stops_all_with_the_real_traceback_of_the_rank_that_failed_
     assert len(verdict.attempts) == 1
 
 
+def test_memory_that_runs_out_at_every_start_is_said_by_the_supervisor_alone(
+    supervise: Supervise, tmp_path: Path
+) -> None:
+    shown: list[bytes] = []
+    verdict = supervise("raise", "memory", ranks=1, relay=shown.append)
+    assert verdict.ending == Ending.OOM
+    assert len(verdict.attempts) > 1
+    assert b"".join(shown) == b"".join(b"rank 0 of 1, attempt %d\n" % (n + 1) for n in range(len(verdict.attempts)))
+    records = [json.loads(path.read_text()) for path in (tmp_path / "run/logs").glob("attempt-*/failure-0.json")]
+    assert all("Traceback" in record["traceback"] for record in records)
+    assert len(records) == len(verdict.attempts)
+
+
 @pytest.mark.parametrize(("word", "ending"), [("user", Ending.USER), ("disk", Ending.STORAGE)])
 def test_what_a_restart_cannot_mend_is_not_restarted(supervise: Supervise, word: str, ending: Ending) -> None:
     verdict = supervise("raise", word, ranks=1)
