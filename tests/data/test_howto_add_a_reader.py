@@ -74,8 +74,9 @@ def test_a_reader_without_a_sample_fails_with_a_sentence(monkeypatch: pytest.Mon
         every.test_every_reader_brings_a_sample()
 
 
-def test_the_config_of_the_page_is_one(tmp_path: Path) -> None:
+def test_the_config_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # paths in a config count from its folder
     (page,) = BLOCKS["yaml"]
-    (tmp_path / "raw.yaml").write_text(page)
-    config = load(run_config(), tmp_path / "raw.yaml")
+    Path("raw.yaml").write_text(page)
+    config = load(run_config(), Path("raw.yaml"))
     assert (config.data["burgers"].task, config.data["burgers"].file) == ("burgers1d", "data/burgers")
