@@ -20,7 +20,7 @@ from typing import Any
 from ups.files import sync
 from ups.host_memory import available
 from ups.parsing import threads_wanted
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 from ups_fleet.doctor.findings import Finding, bad, doubtful, good
 from ups_fleet.supervise.job import refuse_nesting
 from ups_fleet.supervise.network import check_interface, port_taken
@@ -28,6 +28,7 @@ from ups_fleet.supervise.network import check_interface, port_taken
 GIB = 2**30
 SHARED = Path("/dev/shm")
 OWN = ".ups-doctor-"  # how the names of folders that a check makes begin
+FILES, FILES_OF_RANK = 256, 32  # that a process of a run opens, and more of them for each rank
 LEFT_BEHIND = 600.0  # seconds after which no check works in one any more
 EPOCH = 1_735_689_600  # 2025-01-01: a wall clock before it was never set
 
@@ -91,12 +92,22 @@ def disk(folder: Path, least: int = GIB) -> Finding:
 def descriptors(ranks: int) -> Finding:
     """Open files: sockets of every pair of ranks, data files, checkpoints."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = 256 + 32 * ranks
+    need = FILES + FILES_OF_RANK * ranks
     words, facts = f"{soft} open files allowed per process", {"soft": soft, "hard": hard}
-    if soft < need:
-        raised = f"ulimit -n {min(4096, hard) if hard > 0 else 4096}"
-        return bad(words, f"at least {need} are needed; {raised} before the run.", **facts)
-    return good(words, **facts)
+    if soft >= need or soft == resource.RLIM_INFINITY:
+        return good(words, **facts)
+    plenty = max(need, 4096)
+    if hard >= need or hard == resource.RLIM_INFINITY:
+        enough = plenty if hard == resource.RLIM_INFINITY else min(plenty, hard)
+        return bad(words, f"at least {need} are needed; `ulimit -n {enough}` before the run.", **facts)
+    fitting = (hard - FILES) // FILES_OF_RANK
+    fewer = f", or use at most {counted(fitting, 'rank')}" if fitting > 0 else ""
+    advice = (
+        f"at least {need} are needed, and `ulimit -n` cannot give more than the hard limit of {hard} here; have that "
+        f"raised to {plenty} (LimitNOFILE= of a service, --ulimit nofile={plenty} of a container, nofile in "
+        f"/etc/security/limits.conf, or a new login shell where an `ulimit -n` has lowered it){fewer}."
+    )
+    return bad(words, advice, **facts)
 
 
 def cores(ranks: int) -> Finding:

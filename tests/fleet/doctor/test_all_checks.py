@@ -133,14 +133,37 @@ def test_an_interface_that_is_not_there_and_variables_against_nccl_are_named(mon
     told(guarded(machine_checks.network), State.DOUBTFUL, "TORCH_NCCL_BLOCKING_WAIT", "unset it")
 
 
+@pytest.mark.parametrize(
+    ("soft", "hard", "ranks", "advice"),
+    [
+        (64, 1024, 2, "at least 320 are needed; `ulimit -n 1024` before the run."),
+        (64, 400, 2, "at least 320 are needed; `ulimit -n 400` before the run."),
+        (64, 10**6, 2, "at least 320 are needed; `ulimit -n 4096` before the run."),
+        (64, -1, 1000, "at least 32256 are needed; `ulimit -n 32256` before the run."),
+        (64, 64, 2, "than the hard limit of 64 here; have that raised to 4096 (LimitNOFILE= of a service,"),
+        (1024, 1024, 200, "`ulimit -n` has lowered it), or use at most 24 ranks."),
+        (288, 288, 2, "or use at most 1 rank."),
+    ],
+)
+def test_what_raises_the_limit_of_open_files_suffices_and_is_in_force_nowhere(
+    soft: int, hard: int, ranks: int, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_checks.resource, "getrlimit", lambda _: (soft, hard))
+    finding = machine_checks.descriptors(ranks)
+    told(finding, State.BAD, f"{soft} open files", advice)
+    offered = [int(n) for n in re.findall(r"ulimit -n (\d+)", finding.advice)]
+    assert all(256 + 32 * ranks <= n <= (hard if hard > 0 else n) and n != soft for n in offered)
+    monkeypatch.setattr(machine_checks.resource, "getrlimit", lambda _: (-1, -1))
+    assert machine_checks.descriptors(ranks).state == State.GOOD
+
+
 def few_descriptors() -> Finding:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     return machine_checks.descriptors(2)
 
 
 def test_too_few_open_files_are_named() -> None:
-    told(guarded(few_descriptors), State.BAD, "64 open files", "ulimit -n")
-    told(machine_checks.descriptors(10**6), State.BAD, "ulimit -n")
+    told(guarded(few_descriptors), State.BAD, "64 open files", "hard limit of 64 here")
 
 
 def test_a_package_that_is_missing_or_too_old_is_named() -> None:
