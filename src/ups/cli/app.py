@@ -251,6 +251,17 @@ def main(words: list[str] | None = None) -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
+def _require_folder() -> None:
+    """ConfigError where the current folder is gone: libraries look for their own parts from there, and end the process
+    where it has no name."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ConfigError(
+            f"the folder that this command was given in is gone ({error.strerror}); cd to another."
+        ) from None
+
+
 def _mistake(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
     """What is wrong with the words of a command."""
     if "Dictionary of tokens" in str(error):  # a dot in a flag that names a parameter of an equation
@@ -272,6 +283,7 @@ def _lacking(ending: Ending, words: list[str] | None) -> int:
 def _code(words: list[str] | None) -> int:
     """The exit code of the command."""
     try:
+        _require_folder()
         code = app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
         print(f"ups: {printable(_mistake(error, sys.argv[1:] if words is None else words))}", file=sys.stderr)

@@ -51,6 +51,22 @@ def test_the_help_lists_every_command_in_the_order_in_which_one_needs_it(ups: Up
     assert sorted(app) == sorted([*listed, "-h"])
 
 
+@pytest.mark.parametrize("start", [["-m", "ups"], ["-c", "from ups.cli.app import main; main()"]])
+def test_a_folder_that_is_gone_ends_every_command_in_one_sentence(start: list[str], tmp_path: Path) -> None:
+    """MKL ends a process that stands in none, and paths are FileNotFoundErrors there."""
+    commands = [["config", "show"], ["doctor"], ["data", "fetch", "file:///x"], ["init", "x"], ["run", "/c.yaml"], []]
+    for number, words in enumerate(commands):
+        place = tmp_path / f"{start[0]}{number}"
+        place.mkdir()
+        leave = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); os.execv(sys.executable, sys.argv[2:])"
+        asked = [sys.executable, "-c", leave, str(place), sys.executable, *start, *words]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr == (
+            "ups: the folder that this command was given in is gone (No such file or directory); cd to another.\n"
+        )
+
+
 def test_version_is_the_packages(ups: Ups) -> None:
     assert ups("--version")[1].strip() == __version__
 
