@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from scipy.io import netcdf_file
 
 import ups
 from ups.config import load
@@ -691,6 +692,25 @@ def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -
         ups.Data(values, dims=data.dims, params={"speed": speeds[:5]}).source()
     with pytest.raises(DataError, match=r"x \(8\) is called like an axis of length 16, but does not have that many"):
         ups.Data(values, dims=data.dims, coords={"x": np.arange(8.0)}).source()
+
+
+def test_fit_cuts_one_long_trajectory_in_time_as_init_and_import_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = waves(16, 120, np.array([0.5]))
+    with netcdf_file(tmp_path / "long.nc", "w") as file:
+        for name, axis in {"time": np.arange(120) * 0.05, "x": (np.arange(16) + 0.5) / 16}.items():
+            file.createDimension(name, len(axis))
+            file.createVariable(name, "f8", (name,))[:] = axis
+        file.createVariable("h", "f4", ("time", "x"))[:] = values[0]
+    few = {"model__operator__width": 32, "model__operator__depth": 1, "model__operator__heads": 2}
+    for i, data in enumerate((values, tmp_path / "long.nc")):
+        simulator = ups.fit(data, minutes=0.02, name=f"fit{i}", out=tmp_path, device="cpu", **few)
+        assert [task.name for task in simulator.tasks] == ["data", "long"][i : i + 1]
+        assert "too few trajectories to divide: each is cut in time, its past for training" in capsys.readouterr().out
+    (part,) = (tmp_path / "fit0-data" / "data").rglob("train/*.hdf5")
+    with h5py.File(part) as file:
+        assert len(file["dimensions/time"]) == 84, "the first 0.7 of its frames"
 
 
 def test_a_number_called_dt_is_the_time_between_frames_and_others_are_asked_for(trained: Path, tmp_path: Path) -> None:

@@ -22,13 +22,15 @@ from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.report import Report
-from ups.jobs.recipe.data_profile import OF_FEW, held_as_they_are, recipe
+from ups.jobs.import_data import TOO_FEW, cut_in_time, too_few_to_divide
+from ups.jobs.recipe.data_profile import IN_TIME, OF_FEW, held_as_they_are, recipe
 from ups.jobs.recipe.proposal import dotted
 from ups.models import OperatorConfig, Simulator
 from ups.physics import TASKS
 from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
-from ups.run.data.datasets import open_sets
+from ups.run.data.data_config import DataConfig
+from ups.run.data.datasets import open_files, open_sets
 from ups.run.data.doubts import lost_digits, question
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
@@ -252,11 +254,25 @@ def _places(sources: Sequence[Source], folder: Path) -> dict[str, Path]:
     return places
 
 
-def _split(source: Source) -> dict[str, Sequence[str]]:
-    """The samples of each part; refused are parameters and masks that say nothing."""
+def _split(source: Source, screen: Screen) -> tuple[Source, Mapping[str, Sequence[str]]]:
+    """The trajectories to write and those of each part; refused are parameters and masks that say nothing."""
     alike(source, source.ids, Reduction())
+    if too_few_to_divide(source):
+        screen.say(TOO_FEW)
+        return cut_in_time(source, IN_TIME)
     split = make_split(source.ids, fractions=OF_FEW) if len(source.ids) < FEW_TRAJECTORIES else make_split(source.ids)
-    return {part: split.part(part) for part in PARTS}
+    return source, {part: split.part(part) for part in PARTS}
+
+
+def _cut_where_it_lies(data: DataConfig, settings: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
+    """How the files of a path are divided, as flags, where they are too few to be divided as others are."""
+    if any(key.startswith("data.data.split") for key in settings) or not data.file:
+        return {}
+    with open_files(data.file, data.definition) as source:
+        few = too_few_to_divide(source)
+    if few:
+        screen.say(TOO_FEW)
+    return {"data.data.split.time": list(IN_TIME)} if few else {}
 
 
 def fit(
@@ -282,12 +298,13 @@ def fit(
     place = {"name": as_flag(name), "out": as_flag(out), "device": as_flag(device)}
     settings = _single(settings)
 
-    def config_of(file: Mapping[str, str], sources: Sequence[Source] = ()) -> RunConfig:
+    def config_of(file: Mapping[str, Any], sources: Sequence[Source] = ()) -> RunConfig:
         proposed = _proposed(sources, device, minutes, settings)
         return load(run_config(), None, {**place, **file, **proposed, **settings})
 
     if isinstance(data, str | Path):
-        file = {"data.data.file": as_flag(str(data))}
+        file: dict[str, Any] = {"data.data.file": as_flag(str(data))}
+        file |= _cut_where_it_lies(config_of(file).data["data"], settings, screen)
         with ExitStack() as stack:
             sets = open_sets(config_of(file).data, Path(), screen.following, stack)
             config = config_of(file, [entry.source for data_set in sets for entry in data_set.entries])
@@ -304,11 +321,11 @@ def fit(
             for words in question([source]):
                 raise ConfigError(f"{source.task.name}: {words}; or give it as one of `params`.")
         # Before anything is written.
-        splits = [_split(source) for source in sources]
+        divided = [_split(source, screen) for source in sources]
         config = config_of({f"data.{task}.file": as_flag(path) for task, path in places.items()}, sources)
         if not overwrite and any(path.exists() for path in (out / name, *places.values())):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
-        for source, there, parts in zip(sources, places.values(), splits, strict=True):
+        for (source, parts), there in zip(divided, places.values(), strict=True):
             write_data_set(source, there.parent, there.name, parts, overwrite=overwrite)
     before = ("data", time.perf_counter() - began)
     folder, report = run_alone(config, screen, overwrite=overwrite, before=before)

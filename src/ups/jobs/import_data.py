@@ -20,6 +20,8 @@ from ups.run.data.datasets import open_files
 from ups.run.data.doubts import lost_digits, question
 from ups.types import ConfigError, DataError, counted
 
+TOO_FEW = "too few trajectories to divide: each is cut in time, its past for training"
+
 
 def import_data(
     paths: Sequence[Path],
@@ -46,9 +48,9 @@ def import_data(
         check_neighbours(source)
         for words in question([source]):
             raise ConfigError(f"{source.path}: {words}.")
-        if len(source) < len(PARTS) and parts_of(source.ids) is None and not source.task.steady:
-            source, parts = _cut_in_time(source, fractions or FRACTIONS)
-            remarks.append("too few trajectories to divide: each is cut in time, its past for training")
+        if too_few_to_divide(source):
+            source, parts = cut_in_time(source, fractions or FRACTIONS)
+            remarks.append(TOO_FEW)
         else:
             parts = _split(source, fractions)
         remarks.append(", ".join(f"{part} {len(ids)}" for part, ids in parts.items()))
@@ -66,7 +68,12 @@ def _resampled(source: Source) -> tuple[Source, float]:
     return resampled, resampled.error()
 
 
-def _cut_in_time(source: Source, fractions: tuple[float, float, float]) -> tuple[Source, Mapping[str, Sequence[str]]]:
+def too_few_to_divide(source: Source) -> bool:
+    """Whether there are not enough trajectories for each part to have one, and nothing says which part they are of."""
+    return len(source) < len(PARTS) and parts_of(source.ids) is None and not source.task.steady
+
+
+def cut_in_time(source: Source, fractions: tuple[float, float, float]) -> tuple[Source, Mapping[str, Sequence[str]]]:
     """The past, what comes after it and the future of each trajectory, as trajectories of their own."""
     cut = CutInTime(source, fractions)
     parts = {part: [name for name in cut.ids if cut.parts[name] == part] for part in PARTS}

@@ -24,7 +24,10 @@ def found_config(config: RunConfig) -> RunConfig:
     lost = os.path.relpath(missing[0], home) if home is not None else missing[0]
     other = "" if home in (None, str(here)) else f" nor in {here}"
     where = f"neither in {home}, from which its paths count,{other}" if other else f"not in {here}"
-    raise DataError(f"{lost}: the run's config names it, and it is {where}; put it back, or go to the folder it is in.")
+    raise DataError(
+        f"{lost}: the run's config names it, and it is {where}; put it back, or "
+        "ask from the folder in which the run's config lies now."
+    )
 
 
 def relative_paths(config: RunConfig) -> list[str]:
