@@ -230,7 +230,7 @@ def test_what_cannot_be_measured_is_said_before_anything_is_spent(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
     said: list[str] = []
     request = dataclasses.replace(measured.request, out=tmp_path / "runs")
-    assert bench_accuracy(request, said.append, never) == Ending.USER
+    assert bench_accuracy(request, said.append, never) == Ending.STORAGE
     assert "GB of the disk for its data, and only 0.0 GB are free" in said[0]
 
 
