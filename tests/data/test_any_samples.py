@@ -288,3 +288,7 @@ def test_trajectories_too_large_for_memory_are_read_once_to_find_what_is_not_fin
     bad = open_memory({"u": values}, Definition(dims=("sample", "time", "x"), fields={"u": ("u",)}), {})
     with pytest.raises(DataError, match="sample 000004 has values that are not finite"):
         Trajectories(bad, bad.ids, Reduction(), resident=0).sound()
+    values[5] = np.inf
+    bad = open_memory({"u": values}, Definition(dims=("sample", "time", "x"), fields={"u": ("u",)}), {})
+    with pytest.raises(DataError, match="samples 000004 and 1 more have values that are not finite"):
+        Trajectories(bad, bad.ids, Reduction(), resident=0).sound()

@@ -255,9 +255,9 @@ class Trajectories:
     def _check_finite(self, finite: Sequence[bool], what: str = "values") -> None:
         bad = [name for name, good in zip(self.ids, finite, strict=True) if not good]
         if bad:
-            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            have = f"s {bad[0]} and {len(bad) - 1} more have" if len(bad) > 1 else f" {bad[0]} has"
             raise DataError(
-                f"{self.origin}: sample {bad[0]}{more} has {what} that are not finite; mend the file or make it again "
+                f"{self.origin}: sample{have} {what} that are not finite; mend the file or make it again "
                 "(`ups data validate` says where)."
             )
 
