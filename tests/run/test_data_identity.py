@@ -275,7 +275,7 @@ def test_what_one_run_has_read_the_next_in_its_folder_knows_and_only_of_just_the
     assert reads, "a split goes by names"
     with h5py.File(files / "a.hdf5", "r+") as file:
         file["tensor"][:, 40] = np.nan
-    with pytest.raises(DataError, match=r"has values that are not finite"):
+    with pytest.raises(DataError, match=r"have values that are not finite"):
         begun("bad")
 
 
