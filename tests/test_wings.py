@@ -121,6 +121,8 @@ def test_the_instrument_alone_trains_on_two_ranks_of_torchrun_and_goes_on(alone:
     )
     alone.python(*words, "small.yaml", "--name", "two", "--until", "train")
     run = alone.place / "runs/two"
+    manifests = [path.read_text() for path in run.glob("checkpoints/*/*/*.json")]
+    assert sum('"world": 2' in text for text in manifests) == 2, "of codec and operator, by both ranks of one run"
     assert json.loads((run / "verdict.json").read_text())["verdict"] == "PAUSED"
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert max(row["step"] for row in steps) == 20
@@ -241,3 +243,7 @@ def test_a_package_that_takes_a_name_or_cannot_be_imported_is_named(tmp_path: Pa
     refused = copy.ups("run", "small.yaml", "--tracking", "lost", code=2)
     assert "lines-of-runs adds 'lost'" in refused
     assert "not_there" in refused
+    points.write_text("[ups.commands]\nlost = not_there:COMMAND\n")
+    refused = copy.ups("--help", code=2)
+    assert refused.startswith("ups: lines-of-runs adds 'lost' to the commands of ups")
+    assert "Traceback" not in refused

@@ -89,7 +89,8 @@ def finish_launched(
     rank = Launched()
     ranks = dataclasses.replace(config.dist, ranks=rank.world, nodes=1)
     config = run_config().model_validate({**config.model_dump(), "dist": dataclasses.asdict(ranks)})
-    how = {"resume": resume or rank.again, "overwrite": overwrite and not rank.again, "force": force}
+    again = rank.again and RunDir(Path(config.out) / config.name).known() is not None
+    how = {"resume": resume or again, "overwrite": overwrite and not again, "force": force}
     opened: list[Run] = []
 
     def opening() -> str:

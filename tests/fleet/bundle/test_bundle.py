@@ -47,7 +47,7 @@ def test_the_own_wheel_holds_every_file_of_the_package_and_records_it(tmp_path: 
         (entry,) = (archive.read(name).decode() for name in rows if name.endswith("/entry_points.txt"))
     assert f"Version: {__version__}\n" in described
     assert "Requires-Dist: torch" in described
-    assert "ups = ups.cli.app:main" in entry
+    assert "ups = ups.__main__:main" in entry
     assert wheel.read_bytes() == write_own_wheel(tmp_path).read_bytes(), "the same files give the same bytes"
 
 
