@@ -550,7 +550,8 @@ def test_init_says_what_readers_noticed_and_what_is_doubtful(
     text = "name: d\ndims: [time, x]\nfields: {u: [u]}\nperiodic: [x]\n"
     (tmp_path / "d.yaml").write_text(text)
     with pytest.raises(SystemExit, match="0"):
-        main(["init", str(tmp_path / "d"), "--task", str(tmp_path / "d.yaml"), "--out", str(tmp_path / "run.yaml")])
+        words = ["--task", str(tmp_path / "d.yaml"), "--out", str(tmp_path / "run.yaml"), "--device", "cpu"]
+        main(["init", str(tmp_path / "d"), *words])
     shown = capsys.readouterr().out
     assert "the times are not uniform, and each step is learnt with its own length" in shown
     assert "PROBLEM: the times" not in shown

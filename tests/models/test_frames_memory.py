@@ -78,16 +78,35 @@ def test_a_rollout_holds_its_frames_no_more_often_than_is_asked_for(
     assert count.peak < (2.6 if masked else 1.6) * own, "its frames, once more where some do not count, and a step"
 
 
-def test_the_command_says_so_before_it_writes_and_ends_as_where_memory_runs_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data, out = tmp_path / "1D_Advection_Sols_beta0.4.hdf5", tmp_path / "out.h5"
+def of_advection(folder: Path) -> tuple[Path, Path]:
+    """A file of advection and a simulator for it."""
+    data = folder / "1D_Advection_Sols_beta0.4.hdf5"
     with h5py.File(data, "w") as file:
         file["tensor"] = np.random.default_rng(0).random((2, 41, 32), np.float32)
         file["x-coordinate"], file["t-coordinate"] = (np.arange(32) + 0.5) / 32, np.linspace(0, 2, 42)
     small = OperatorConfig(width=8, depth=1, heads=1)
     made = build([TASKS["advection1d"]], CodecConfig(dim=4), small, grids={"advection1d": (32,)})
-    path = made.save(tmp_path / "s.safetensors")
+    return data, made.save(folder / "s.safetensors")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_command_writes_what_it_writes_on_a_processor_when_it_runs_on_a_gpu(tmp_path: Path) -> None:
+    data, path = of_advection(tmp_path)
+    for device in ("cpu", "cuda"):
+        words = ["--input", str(data), "--steps", "2", "--out", str(tmp_path / device), "--device", device]
+        with pytest.raises(SystemExit) as ended:
+            main(["rollout", str(path), *words])
+        assert not ended.value.code
+    with h5py.File(tmp_path / "cpu") as one, h5py.File(tmp_path / "cuda") as other:
+        assert np.allclose(one["tensor"], other["tensor"], atol=1e-4)
+
+
+def test_the_command_says_so_before_it_writes_and_ends_as_where_memory_runs_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, path = of_advection(tmp_path)
+    out = tmp_path / "out.h5"
     for steps in (10**12, 10**18, 10**40):
         with pytest.raises(SystemExit) as ended:
             main(["rollout", str(path), "--input", str(data), "--steps", str(steps), "--out", str(out)])

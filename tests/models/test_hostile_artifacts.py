@@ -241,7 +241,7 @@ def test_a_file_with_a_hole_of_terabytes_is_one_sentence(tmp_path: Path) -> None
     path, size = tmp_path / "simulator.safetensors", 2**43
     header = {"codec.x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
     words = json.dumps(
-        {"__metadata__": {"ups": json.dumps({"format": artifact.FORMAT, "version": 3})}, **header}
+        {"__metadata__": {"ups": json.dumps({"format": artifact.FORMAT, "version": artifact.VERSION})}, **header}
     ).encode()
     path.write_bytes(struct.pack("<Q", len(words)) + words)
     try:

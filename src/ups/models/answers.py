@@ -80,7 +80,8 @@ class Answers(nn.Module):
 
     def strange(self, window: Window) -> list[str]:
         """A sentence for each field whose given frames are unlike all that training saw, and for each such input."""
-        return self._strange(window.context, window.inputs, window.task, window.mask)
+        here = window.to(self.dt.device)
+        return self._strange(here.context, here.inputs, here.task, here.mask)
 
     def _strange(
         self, frames: Tensor, inputs: Tensor, task: TaskSpec, mask: Tensor | None = None, guess: str = GUESS
