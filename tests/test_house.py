@@ -119,18 +119,21 @@ class Code(NamedTuple):
     functions: list[tuple[str, int]]  # with their lines of code
     handlers: list[tuple[str, int]]  # what each catches, and where
     names: list[tuple[str, int]]  # that are assigned or are parameters, and where
+    classes: list[str]
 
 
 @functools.cache
 def code_of(path: Path) -> Code:
     tree = ast.parse(path.read_text())
-    code = Code(ast.get_docstring(tree), [], [], [])
+    code = Code(ast.get_docstring(tree), [], [], [], [])
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.FunctionDef):
             doc = ast.get_docstring(node, clean=False) or ""
             code.functions.append((node.name, (node.end_lineno or 0) - node.lineno - doc.count("\n")))
+        elif isinstance(node, ast.ClassDef):
+            code.classes.append(node.name)
         elif isinstance(node, ast.ExceptHandler):
             code.handlers.append((ast.unparse(node.type) if node.type else "", node.lineno))
         elif isinstance(node, ast.arg):
@@ -244,6 +247,15 @@ def test_a_variable_is_named_for_what_it_holds() -> None:
         for name, line in code_of(path).names:
             vague = name in VAGUE and (place, name) not in WRITTEN
             assert not vague, f"{path}:{line}: call `{name}` by the noun that it holds"
+
+
+def test_no_two_classes_share_a_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for name in code_of(path).classes:
+            if not name.startswith("_"):
+                homes.setdefault(name, []).append(module_of(path))
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
 
 
 def test_what_is_called_a_number_is_one_for_int() -> None:

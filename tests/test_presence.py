@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ups.presence import SILENT, HeldError, SignsOfLife, Writer, hold, look, release
+from ups.presence import SILENT, HeldError, LockHolder, SignsOfLife, hold, look, release
 
 
 def elsewhere(lock: Path, age: float) -> None:
     """A lock as a process on another machine has left it, whose flock is not seen here."""
-    lock.write_text(json.dumps(asdict(replace(Writer.me(), host="far", boot="another", pid=7))))
+    lock.write_text(json.dumps(asdict(replace(LockHolder.me(), host="far", boot="another", pid=7))))
     os.utime(lock, (time.time() - age,) * 2)
 
 

@@ -26,7 +26,7 @@ class HeldError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Writer:
+class LockHolder:
     """The process that holds a lock, or held it last and was killed. `boot` names the running system of a machine."""
 
     host: str
@@ -35,7 +35,7 @@ class Writer:
     began: float
 
     @classmethod
-    def me(cls) -> Writer:
+    def me(cls) -> LockHolder:
         began = round(time.time() - 0.01, 3)  # before anything that is written with the same rounding
         return cls(platform.node(), boot(), os.getpid(), began)
 
@@ -51,7 +51,7 @@ class Presence:
     life, by this machine's clock. `writer`: None where nobody has written, or the last one left by itself."""
 
     held: bool
-    writer: Writer | None = None
+    writer: LockHolder | None = None
     age: float | None = None
 
     @property
@@ -83,7 +83,7 @@ def hold(lock: Path, what: str = "run") -> int:
             )
         with contextlib.suppress(OSError):  # a full disk is told where something that matters does not fit
             os.ftruncate(handle, 0)
-            os.pwrite(handle, json.dumps(asdict(Writer.me())).encode(), 0)
+            os.pwrite(handle, json.dumps(asdict(LockHolder.me())).encode(), 0)
     except (OSError, HeldError):
         os.close(handle)
         raise
@@ -155,11 +155,11 @@ def look(lock: Path) -> Presence:
         os.close(handle)
 
 
-def _written(handle: int) -> Writer | None:
+def _written(handle: int) -> LockHolder | None:
     try:
         values = parse_json(os.pread(handle, LARGEST, 0) or b"null")
         host = " ".join(str(values["host"]).split())[:64]
-        return Writer(host, str(values["boot"]), int(values["pid"]), float(values["began"]))
+        return LockHolder(host, str(values["boot"]), int(values["pid"]), float(values["began"]))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -30,7 +30,7 @@ from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict
 DEEPEST = 20  # folders below each other in a run's
 
 
-class Place:
+class RunPlace:
     """A folder as this process has found it: another one of its name is not taken for it."""
 
     def __init__(self, folder: Path) -> None:

@@ -33,7 +33,7 @@ class Descriptor(io.FileIO):
     def __init__(self, number: int) -> None:
         super().__init__(number, "wb", closefd=False)
         self.lost: OSError | None = None
-        self.writer: Writer | None = None
+        self.writer: StreamWriter | None = None
         # A terminal that was closed gives EIO, which on a disk is a fault of the disk.
         self._gone = GONE | ({errno.EIO} if stat.S_ISCHR(os.fstat(number).st_mode) else set())
 
@@ -67,7 +67,7 @@ class Descriptor(io.FileIO):
                 print(line, end="", file=sys.stderr, flush=True)
 
 
-class Writer(threading.Thread):
+class StreamWriter(threading.Thread):
     """Writes in order, in the background, to descriptors that have one reader.
 
     Nobody ever waits for it but `drain`. It holds no lock but `_changed` (which is taken for every fork) and writes
@@ -131,7 +131,7 @@ class Writer(threading.Thread):
 
 
 _changed = threading.Condition()  # of all writers
-_writers: dict[tuple[int, int], Writer] = {}  # by the device and inode of what they write to
+_writers: dict[tuple[int, int], StreamWriter] = {}  # by the device and inode of what they write to
 
 
 def printable(text: str) -> str:
@@ -153,7 +153,7 @@ def protect() -> None:
 
 
 def never_wait() -> None:
-    """From now on printing to such streams waits for no reader: a `Writer` does, and keeps the order.
+    """From now on printing to such streams waits for no reader: a `StreamWriter` does, and keeps the order.
 
     For a process that watches others. It is to call `finish` before it ends; its forked children print as before.
     """
@@ -163,7 +163,7 @@ def never_wait() -> None:
         status = os.fstat(descriptor.fileno())
         writer = _writers.get((status.st_dev, status.st_ino))
         if writer is None:
-            writer = Writer()
+            writer = StreamWriter()
             try:
                 writer.start()
             except RuntimeError:  # no thread is left to us: then readers are waited for
@@ -200,7 +200,7 @@ def alone() -> bool:
     Those of OpenBLAS end before every fork and come back when they are needed, so the count is taken after a fork.
     """
     threads = threading.enumerate()
-    if not all(isinstance(t, Writer) or t is threading.main_thread() for t in threads):
+    if not all(isinstance(t, StreamWriter) or t is threading.main_thread() for t in threads):
         return False
     try:
         if _tasks() != len(threads):

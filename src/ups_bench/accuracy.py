@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ups.config import Config, fingerprint
 from ups.eval.baselines import require as require_baselines
-from ups.eval.results import Record, read_results
+from ups.eval.results import ResultRecord, read_results
 from ups.files import no_room
 from ups.later import torch
 from ups.physics import EQUATIONS
@@ -34,7 +34,7 @@ from ups.types import OURS, ConfigError, DataError, UpsError, counted
 from ups.verdict import FINISHED, Ending, classify
 from ups_bench import ledger
 from ups_bench.beyond import OVER_GRID, OVER_NEIGHBOURS, scores_beyond
-from ups_bench.rows import Budget, Row, check_budget
+from ups_bench.rows import BenchRow, RowBudget, check_budget
 from ups_fleet.running.supervised import supervise
 
 Say = Callable[[str], None]
@@ -54,12 +54,12 @@ def carry_out(config: RunConfig, way: Way) -> Ending:
 
 
 @dataclass(frozen=True)
-class Request:
+class AccuracyRequest:
     """What is asked of `ups bench accuracy`: which rows, how, and where runs and entries go. `commit` is that of the
     program where no repository says it; `keep_data`: not deleted once a row is measured; `note`: of every entry."""
 
-    rows: Sequence[Row]
-    budget: Budget
+    rows: Sequence[BenchRow]
+    budget: RowBudget
     seeds: int = 1
     ledger: Path = ledger.LEDGER
     out: Path = Path("runs/bench")
@@ -69,7 +69,7 @@ class Request:
     note: str = ""
 
 
-def bench_accuracy(request: Request, say: Say, carry: Carry = carry_out) -> Ending:
+def bench_accuracy(request: AccuracyRequest, say: Say, carry: Carry = carry_out) -> Ending:
     """Measure the rows one after the other, each with its seeds; an entry is written as soon as its run is judged. A
     row that fails does not keep the others from being measured; how the first of them failed."""
     check_budget(request.budget, request.seeds)
@@ -90,7 +90,7 @@ def bench_accuracy(request: Request, say: Say, carry: Carry = carry_out) -> Endi
     return next(iter(endings.values()), Ending.SUCCESS)
 
 
-def _measured(row: Row, request: Request, say: Say, carry: Carry) -> tuple[str, Ending]:
+def _measured(row: BenchRow, request: AccuracyRequest, say: Say, carry: Carry) -> tuple[str, Ending]:
     """All seeds of a row, up to the first that fails: the run that was the last, and how it ended."""
     places: list[RunDir] = []
     ending, name = Ending.SUCCESS, row.name
@@ -115,9 +115,9 @@ def _measured(row: Row, request: Request, say: Say, carry: Carry) -> tuple[str, 
 class Measurement:
     """One run of a row, carried out and entered."""
 
-    row: Row
-    budget: Budget
-    request: Request
+    row: BenchRow
+    budget: RowBudget
+    request: AccuracyRequest
     say: Say
     carry: Carry
     config: RunConfig = field(init=False)
@@ -149,7 +149,7 @@ class Measurement:
         self.say(f"{sentence(entry)} {self.request.ledger}{'' if new else ' has it already'}.")
 
 
-def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) -> ledger.Entry:
+def entry_of(place: RunDir, row: BenchRow, budget: RowBudget, facts: Mapping[str, Any]) -> ledger.LedgerEntry:
     """What the folder of a finished run says of a row, as an entry."""
     records, environment = read_results(place.results), place.read(place.environment)
     config = config_of(place)
@@ -180,7 +180,7 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
             "versions": environment["versions"],
             "data": data_of(config, place),
             "stages": {name: stage_of(s) for name, s in stages.items()},
-            "predictors": {r.predictor: _picked(r, ledger.Training) for r in test},
+            "predictors": {r.predictor: _picked(r, ledger.LedgerTraining) for r in test},
             "numbers": [*(_picked(r, ledger.Score) for r in test), *further],
             "phases": place.read(place.phases),
             "published": row.published.model_dump(),
@@ -234,12 +234,12 @@ def stage_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, "drawn": drawn if len(drawn) > 1 else {}}
 
 
-def _picked(record: Record, kind: type[Config]) -> dict[str, Any]:
+def _picked(record: ResultRecord, kind: type[Config]) -> dict[str, Any]:
     """What a record says of the keys of a part of an entry."""
     return {name: getattr(record, name) for name in kind.model_fields}
 
 
-def sentence(entry: ledger.Entry) -> str:
+def sentence(entry: ledger.LedgerEntry) -> str:
     """What an entry says, in a line."""
     ours, fno, best = entry.score(), entry.score("fno"), entry.published.retuned
     assert ours is not None
@@ -264,7 +264,7 @@ def sentence(entry: ledger.Entry) -> str:
     return words + (f"; re-tuned FNO {best:.3g}." if best is not None else ".")
 
 
-def require_gpu(row: Row, budget: Budget, say: Say) -> None:
+def require_gpu(row: BenchRow, budget: RowBudget, say: Say) -> None:
     """ConfigError where a row is for a GPU and there is none; only a remark where another device was asked for."""
     if not row.config.device.startswith("cuda") or has_gpu():
         return

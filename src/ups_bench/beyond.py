@@ -9,7 +9,7 @@ import numpy as np
 
 from ups.eval import trajectories
 from ups.eval.intervals import Number, quantiles, ratio, ratio_of_means, resampled_means
-from ups.eval.results import Record
+from ups.eval.results import ResultRecord
 from ups.eval.trajectories import PerTrajectory
 from ups.run.config import RunConfig
 from ups.run.data.outlines import outlines
@@ -22,7 +22,7 @@ OVER_GRID, OVER_NEIGHBOURS = "nrmse over the trained grid's", "nrmse over its ne
 KEPT = ("nrmse", "diverged")  # metrics of the other splits that the ledger has
 
 
-def scores_beyond(place: RunDir, config: RunConfig, records: Sequence[Record]) -> list[dict[str, Any]]:
+def scores_beyond(place: RunDir, config: RunConfig, records: Sequence[ResultRecord]) -> list[dict[str, Any]]:
     """The numbers of every split but the test part of a judged run, and the ratios of them, as the ledger has them."""
     known = [r for r in records if r.metric in KEPT and r.mode == "strict" and r.split not in ("test", "train")]
     keys = ("task", "split", "predictor", "metric", "value", "low", "high", "n")

@@ -32,9 +32,9 @@ from ups_bench.cells import (
     splits_of,
     table_of,
 )
-from ups_bench.ledger import Entry
+from ups_bench.ledger import LedgerEntry
 from ups_bench.many import many_table
-from ups_bench.rows import Row
+from ups_bench.rows import BenchRow
 
 BARS: dict[float, float] = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over that on the trained one
 BETWEEN = 1.5  # of an error between trained parameters, over its neighbours'
@@ -44,7 +44,9 @@ PRECISE = "ups bench accuracy burgers1d/nu0.01 --precision bf16 --minutes 0.5 --
 FEW = "ups bench accuracy burgers1d/nu0.01 --trajectories 16 --minutes 0.5"
 
 
-def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> dict[str, str]:
+def tables_beyond(
+    rows: Mapping[str, BenchRow], beyond: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]
+) -> dict[str, str]:
     """Every table of this file, by name."""
     return {
         "resolution": resolution_table(beyond, entries),
@@ -57,11 +59,11 @@ def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: S
     }
 
 
-def resolution_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+def resolution_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> str:
     """Errors on finer grids than the trained one, over those on that one."""
     header = ("row", "judged on", "error", "over that on the trained grid", "bar", "the FNO's ratio", "command")
 
-    def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
+    def lines(row: BenchRow, runs: list[LedgerEntry]) -> Iterator[tuple[str, ...]]:
         grids = {data.task: data.grid for data in runs[0].data}
         judged = {(task, split): _finer(split, grids.get(task, ())) for task, split in splits_of(runs, OVER_GRID)}
         for task, grid in grids.items():  # what was asked for and could not be judged is not left out
@@ -82,11 +84,11 @@ def _finer(split: str, grid: Sequence[int]) -> float:
     return ratios.pop() if len(ratios) == 1 else math.nan
 
 
-def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+def between_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> str:
     """Errors at parameters between trained ones, over the mean of their neighbours'."""
     header = ("row", "judged at", "error", "over its neighbours'", "bar", "the FNO's ratio", "command")
 
-    def lines(_: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
+    def lines(_: BenchRow, runs: list[LedgerEntry]) -> Iterator[tuple[str, ...]]:
         for task, split in splits_of(runs, OVER_NEIGHBOURS):
             at = split.split(", ", 1)[1].partition(" (")[0]
             yield (at, *_beside_bar(runs, task, split, OVER_NEIGHBOURS, BETWEEN))
@@ -94,7 +96,7 @@ def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     return table_of(header, rows, entries, lambda row: row.config.evaluation.unseen, lines)
 
 
-def _beside_bar(runs: Sequence[Entry], task: str, split: str, metric: str, bar: float) -> tuple[str, ...]:
+def _beside_bar(runs: Sequence[LedgerEntry], task: str, split: str, metric: str, bar: float) -> tuple[str, ...]:
     """An error on a split, its ratio by name, the bar of that, and the FNO's."""
     ours, fno = (
         score_cell(scores_of(runs, task, split, metric, who), ".2f", b) for who, b in ((OURS, bar), ("fno", math.inf))
@@ -102,11 +104,11 @@ def _beside_bar(runs: Sequence[Entry], task: str, split: str, metric: str, bar: 
     return score_cell(scores_of(runs, task, split, "nrmse")), ours, f"≤ {bar:g}" if bar < math.inf else "–", fno
 
 
-def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+def horizon_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> str:
     """Rollouts many times as long as the trained ones: how large they become, and how they keep their laws."""
     header = ("row", "task", "bounded", "largest size over the truth's", "laws broken by", "the FNO's", "command")
 
-    def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
+    def lines(row: BenchRow, runs: list[LedgerEntry]) -> Iterator[tuple[str, ...]]:
         times = f"{row.config.evaluation.horizon}x"
         for task in dict.fromkeys(s.task for s in runs[0].numbers if s.metric == f"{times} size"):
             (bounded, size), fno = (_growth(runs, task, times, who) for who in (OURS, "fno"))
@@ -118,7 +120,7 @@ def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     return table_of(header, rows, entries, lambda row: row.config.evaluation.horizon, lines)
 
 
-def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tuple[str, str]:
+def _growth(runs: Sequence[LedgerEntry], task: str, times: str, predictor: str) -> tuple[str, str]:
     """Whether the long rollouts of a predictor stay bounded, and how large they become; nothing where it has none."""
     shares = scores_of(runs, task, "test", f"{times} bounded", predictor)
     if not shares:
@@ -128,10 +130,10 @@ def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tup
     return bounded, score_cell(scores_of(runs, task, "test", f"{times} size", predictor), ".3g")
 
 
-def few_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+def few_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> str:
     """Training further on few trajectories of a task that was never seen, beside training anew on as many."""
     header = ("row", "trajectories", "trained further", "trained anew", "anew / further", "training")
-    groups: dict[tuple[str, int, float], dict[str, list[Entry]]] = {}
+    groups: dict[tuple[str, int, float], dict[str, list[LedgerEntry]]] = {}
     for entry in sorted((e for e in entries if e.kind == "few"), key=lambda e: e.started):
         by_source = groups.setdefault((entry.row, entry.trajectories or 0, entry.minutes), {})
         by_source.setdefault(entry.start_from or "", []).append(entry)
@@ -152,12 +154,12 @@ def few_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     return markdown(header, lines)
 
 
-def _newest(runs: Sequence[Entry]) -> list[Entry]:
+def _newest(runs: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """Of runs in their order, those by the recipe of the newest, of each seed the last."""
     return [*{run.seed: run for run in by_newest_recipe(runs)}.values()]
 
 
-def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+def precision_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> str:
     """Rows trained in other precisions than their own for the same time, over those of fp32."""
     header = ("row", "precision", "error", "over fp32's", "steps", "training", "command")
     lines: list[tuple[str, ...]] = []
@@ -178,17 +180,17 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     return markdown(header, lines) if lines else f"Not measured yet: `{PRECISE}`, and again with fp32.\n"
 
 
-def _mean(runs: Sequence[Entry]) -> float:
+def _mean(runs: Sequence[LedgerEntry]) -> float:
     """Of their errors; 0 where there are none."""
     values = [score.value for run in runs if (score := run.score()) is not None]
     return sum(values) / len(values) if values else 0.0
 
 
-def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+def spent(entries: Sequence[LedgerEntry]) -> dict[str, list[LedgerEntry]]:
     """The newest full run of each budget by the newest recipe, of rows that were measured with several, by row, the
     least budget first. Those with a note are left out: minutes on a GPU that others use too are no measure of what was
     computed."""
-    by_row: dict[str, list[Entry]] = {}
+    by_row: dict[str, list[LedgerEntry]] = {}
     timed = (e for e in entries if e.kind == "full" and not e.note and not e.by_steps)
     for entry in sorted(timed, key=lambda e: e.started):
         by_row.setdefault(entry.row, []).append(entry)
@@ -196,7 +198,7 @@ def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     return {row: [runs[m] for m in sorted(runs)] for row, runs in budgets.items() if len(runs) > 1}
 
 
-def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[str]:
+def quick_sentences(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> list[str]:
     """What the least of several budgets is worth, of each row that has them."""
     lines = []
     for name, (first, *_) in spent(entries).items():
@@ -208,7 +210,7 @@ def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[s
     return lines
 
 
-def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+def compute_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> str:
     """Error against seconds of training, ours and the FNO's."""
     lines = []
     for name, runs in spent(entries).items():
@@ -222,7 +224,7 @@ def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     return f"{summary}\n" * bool(summary) + markdown(("row", "minutes", "ours", "FNO", "command"), lines) + picture
 
 
-def draw(path: Path, entries: Sequence[Entry]) -> None:
+def draw(path: Path, entries: Sequence[LedgerEntry]) -> None:
     """The same as a picture, where there is anything to show."""
     curves = []
     for row, runs in spent(entries).items():

@@ -46,7 +46,7 @@ MEMORY = ("Private_Clean", "Private_Dirty")
 
 
 @dataclass(frozen=True)
-class Reading:
+class CacheReading:
     """What one process measured: windows per second, and the memory that is its own alone, in MB."""
 
     per_second: float
@@ -97,7 +97,7 @@ def trajectories(file: Path) -> Trajectories:
     return Trajectories(source, source.ids, Reduction(), resident=0)
 
 
-def together(kind: str, file: Path, folder: Path, seconds: float) -> list[Reading]:
+def together(kind: str, file: Path, folder: Path, seconds: float) -> list[CacheReading]:
     """Two processes that read at the same time."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, context) as pool:
@@ -107,7 +107,7 @@ def together(kind: str, file: Path, folder: Path, seconds: float) -> list[Readin
         return [future.result() for future in futures]
 
 
-def read(kind: str, file: str, folder: str, seconds: float, seed: int, start: float) -> Reading:
+def read(kind: str, file: str, folder: str, seconds: float, seed: int, start: float) -> CacheReading:
     """Random batches of one process, from `start` (a time of the clock on the wall) on."""
     torch.set_num_threads(1)
     before = private()
@@ -122,7 +122,7 @@ def read(kind: str, file: str, folder: str, seconds: float, seed: int, start: fl
         windows.batch(step)
         step += 1
     rate = BATCH * (step - first) / (time.perf_counter() - begin)
-    return Reading(rate, private(), private() - before)
+    return CacheReading(rate, private(), private() - before)
 
 
 def _open(folder: Path, task: TaskSpec) -> Latents:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ups.types import OURS
-from ups_bench.ledger import Entry, Score
-from ups_bench.rows import Row
+from ups_bench.ledger import LedgerEntry, Score
+from ups_bench.rows import BenchRow
 
 BESIDE = re.compile(r"beside (\w+) other runs? on the GPU")  # the usual note
 
@@ -18,20 +18,22 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def shown(entries: Sequence[Entry], row: Row) -> list[Entry]:
+def shown(entries: Sequence[LedgerEntry], row: BenchRow) -> list[LedgerEntry]:
     """The whole runs of a row that tables show; of a row of the accuracy table those of at least half its config's
     minutes, for what less time buys is another table's."""
     return runs_shown(entries, row, "beyond") if row.beyond else runs_shown(entries, row, minutes=row.minutes / 2)
 
 
-def runs_shown(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
+def runs_shown(
+    entries: Sequence[LedgerEntry], row: BenchRow, kind: str = "full", minutes: float = 0.0
+) -> list[LedgerEntry]:
     """The runs of a row that tables show, of at least so many minutes, by seed. They are by the recipe and on the
     hardware of the newest; of several budgets that with the most seeds, then the longest; of each seed the newest run.
     The program may have changed between them, as it will have for whoever repeats one. Nothing is picked by its error:
     who picks by the test error deceives himself."""
     known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
     alike = _of_as_many_steps(by_newest_recipe(sorted(known, key=lambda entry: entry.started)))
-    budgets: dict[float, dict[int, Entry]] = {}
+    budgets: dict[float, dict[int, LedgerEntry]] = {}
     own = [entry for entry in alike if entry.hardware == alike[-1].hardware]
     for entry in sorted(own, key=lambda entry: not entry.by_steps):  # of one seed the clock's goes before one by steps
         budgets.setdefault(entry.minutes, {})[entry.seed] = entry
@@ -39,16 +41,16 @@ def runs_shown(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: 
     return [runs[seed] for seed in sorted(runs)]
 
 
-def _of_as_many_steps(runs: Sequence[Entry]) -> list[Entry]:
+def _of_as_many_steps(runs: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """Without runs by steps that took others than all runs of their minutes by the clock, to a twentieth, or that are
     on another hardware than those: their minutes say nothing of them. Where there are none by the clock, those stay
     that took as many as most on the hardware of the newest."""
 
-    def like(entry: Entry, other: Entry) -> bool:
+    def like(entry: LedgerEntry, other: LedgerEntry) -> bool:
         steps = steps_of(other)
         return entry.hardware == other.hardware and abs(steps_of(entry) - steps) <= steps / 20
 
-    def beside(entry: Entry) -> list[Entry]:
+    def beside(entry: LedgerEntry) -> list[LedgerEntry]:
         same = [other for other in runs if other.minutes == entry.minutes]
         own = [other for other in reversed(same) if other.hardware == same[-1].hardware]
         usual = max(own, key=lambda one: sum(like(other, one) for other in own))  # the newest of those it is said of
@@ -57,23 +59,23 @@ def _of_as_many_steps(runs: Sequence[Entry]) -> list[Entry]:
     return [e for e in runs if not e.by_steps or any(like(e, other) for other in beside(e))]
 
 
-def steps_of(entry: Entry) -> int:
+def steps_of(entry: LedgerEntry) -> int:
     """Of all its stages together."""
     return sum(stage.steps for stage in entry.stages.values())
 
 
-def timed_steps(row: Row, entry: Entry) -> int | None:
+def timed_steps(row: BenchRow, entry: LedgerEntry) -> int | None:
     """Of the one stage of a row that is trained by the clock; None where there is none such in the entry."""
     stage = entry.stages.get(row.timed or "")
     return None if stage is None else stage.steps
 
 
-def program(entry: Entry) -> str | None:
+def program(entry: LedgerEntry) -> str | None:
     """The hash of the sources of a run, or else its commit: one that changes documents alone is the same program."""
     return entry.source or entry.commit
 
 
-def ratio_with_caveats(ratio: str, runs: Sequence[Entry]) -> str:
+def ratio_with_caveats(ratio: str, runs: Sequence[LedgerEntry]) -> str:
     """A ratio of several runs with a remark where their programs or hardware differ; a dash where their recipes do."""
     if len({run.recipe for run in runs}) > 1:
         return "– (different recipes)"
@@ -82,13 +84,13 @@ def ratio_with_caveats(ratio: str, runs: Sequence[Entry]) -> str:
     return f"{ratio} (different {' and '.join(unlike)})" if unlike else ratio
 
 
-def commits(runs: Sequence[Entry]) -> str:
+def commits(runs: Sequence[LedgerEntry]) -> str:
     """By which versions runs were made, each once; none where none is known."""
     known = dict.fromkeys(run.commit[:7] for run in runs if run.commit)
     return f"commit{'s' * (len(known) > 1)} {', '.join(known)}" if known else ""
 
 
-def circumstances(runs: Sequence[Entry]) -> str:
+def circumstances(runs: Sequence[LedgerEntry]) -> str:
     """The notes of runs, each once; those that differ only in beside how many others they ran are one."""
     notes = list(dict.fromkeys(run.note for run in runs if run.note))
     counts = [match[1] for note in notes if (match := BESIDE.fullmatch(note))]
@@ -122,7 +124,7 @@ def mean_of(scores: Sequence[Score]) -> float:
     return sum(score.value for score in scores) / len(scores)
 
 
-def by_newest_recipe(runs: Sequence[Entry]) -> list[Entry]:
+def by_newest_recipe(runs: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """Those by the recipe of the newest: older ones would say what a recipe is worth, not what time is."""
     last = max(runs, key=lambda entry: entry.started, default=None)
     return [entry for entry in runs if last is not None and entry.recipe == last.recipe]
@@ -134,7 +136,7 @@ def ratio_of(above: Score, below: Score) -> str:
     return f"{above.value / below.value:.2f} ({ends[0]:.2f} – {ends[1]:.2f})"
 
 
-def command_of(row: Row, runs: Sequence[Entry], by_steps: bool = False) -> str:
+def command_of(row: BenchRow, runs: Sequence[LedgerEntry], by_steps: bool = False) -> str:
     """What measures a row again, for as long or for the steps of the first seed, with as many seeds and beside the
     same; and whether that is what was measured."""
     baselines = [name for name in ("fno", "uno") if all(name in run.predictors for run in runs)]
@@ -143,17 +145,17 @@ def command_of(row: Row, runs: Sequence[Entry], by_steps: bool = False) -> str:
     return f"`{row.command(runs[0].minutes, len(runs), baselines, steps)}{precision}`{older(row, runs)}"
 
 
-def older(row: Row, runs: Sequence[Entry]) -> str:
+def older(row: BenchRow, runs: Sequence[LedgerEntry]) -> str:
     """A remark where runs are of other settings than the row has now, so that its command measures something else."""
     return " (older settings)" if any(run.recipe != row.recipe for run in runs) else ""
 
 
-def splits_of(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:
+def splits_of(runs: Sequence[LedgerEntry], metric: str) -> list[tuple[str, str]]:
     """Task and split of each number of a name, in the order in which they were judged."""
     return list(dict.fromkeys((s.task, s.split) for s in runs[0].numbers if s.metric == metric))
 
 
-def scores_of(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = OURS) -> list[Score]:
+def scores_of(runs: Sequence[LedgerEntry], task: str, split: str, metric: str, predictor: str = OURS) -> list[Score]:
     """One number of a predictor, as each of the runs has it."""
     key = (task, split, metric, predictor)
     return [s for run in runs for s in run.numbers if (s.task, s.split, s.metric, s.predictor) == key]
@@ -161,10 +163,10 @@ def scores_of(runs: Sequence[Entry], task: str, split: str, metric: str, predict
 
 def table_of(
     header: Sequence[str],
-    rows: Mapping[str, Row],
-    entries: Sequence[Entry],
-    asks: Callable[[Row], object],
-    lines_of: Callable[[Row, list[Entry]], Iterator[tuple[str, ...]]],
+    rows: Mapping[str, BenchRow],
+    entries: Sequence[LedgerEntry],
+    asks: Callable[[BenchRow], object],
+    lines_of: Callable[[BenchRow, list[LedgerEntry]], Iterator[tuple[str, ...]]],
 ) -> str:
     """Of the rows that ask for something: what the chosen runs say, without the row and the command, which stand
     around each line; or how to measure it."""

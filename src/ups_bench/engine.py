@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ups.engine.checkpoint.store import Snapshot
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.graph import Prefetch
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -170,7 +170,7 @@ def saves(megabytes: int, rounds: int) -> list[float]:
     tensors = {f"w{i}": torch.randn(250_000) for i in range(megabytes)}
     blocked, whole = [], []
     with tempfile.TemporaryDirectory() as folder:
-        vault = Vault(Path(folder))
+        vault = CheckpointStore(Path(folder))
         for step in range(rounds + 1):
             began = time.perf_counter()
             vault.save(Snapshot(step, tensors))

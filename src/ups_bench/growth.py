@@ -28,7 +28,7 @@ START = "start"  # of a whole run, by samples on disk
 
 
 @dataclass(frozen=True)
-class Axis:
+class GrowthAxis:
     """Something that grows while all else stays, and the exponent that its cost should stay below."""
 
     name: str
@@ -69,28 +69,32 @@ def settings_of(
 
 
 AXES = (
-    Axis(
+    GrowthAxis(
         "tokens",
         "tokens",
         {"cpu": (64, 128, 256, 512, 1024), "cuda": (256, 512, 1024, 2048, 4096, 8192)},
         lambda n: {"cells": 4 * n},
         1.1,
     ),
-    Axis(
+    GrowthAxis(
         "cells",
         "cells, in as many tokens",
         {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 4096, 16384, 65536)},
         lambda n: {"cells": n, "patch": n // TOKENS},
         1.1,
     ),
-    Axis("samples", "samples", {"cpu": (8, 16, 32, 64), "cuda": (64, 256, 1024, 4096)}, lambda n: {"batch": n}, 1.1),
-    Axis("width", "width", {"cpu": (64, 128, 256, 512), "cuda": (256, 512, 1024, 2048)}, lambda n: {"width": n}, 2.1),
-    Axis("tasks", "tasks", {"cpu": (1, 2, 4), "cuda": (1, 2, 4)}, lambda n: {"tasks": TASKS[:n]}, 0.1),
+    GrowthAxis(
+        "samples", "samples", {"cpu": (8, 16, 32, 64), "cuda": (64, 256, 1024, 4096)}, lambda n: {"batch": n}, 1.1
+    ),
+    GrowthAxis(
+        "width", "width", {"cpu": (64, 128, 256, 512), "cuda": (256, 512, 1024, 2048)}, lambda n: {"width": n}, 2.1
+    ),
+    GrowthAxis("tasks", "tasks", {"cpu": (1, 2, 4), "cuda": (1, 2, 4)}, lambda n: {"tasks": TASKS[:n]}, 0.1),
 )
 
 
 def measure(
-    axis: Axis, core: str, device: torch.device, seconds: float, rounds: int, say: Callable[[str], None]
+    axis: GrowthAxis, core: str, device: torch.device, seconds: float, rounds: int, say: Callable[[str], None]
 ) -> Measured:
     """Each size in turn, several times over; the quickest counts, since others on the machine only ever slow it."""
     sizes = axis.values[device.type]

@@ -17,7 +17,7 @@ from ups.config import Config
 from ups.files import has_its_sum, sum_of, write_named
 from ups.parsing import encoded, read_record
 from ups.types import OURS, DataError
-from ups_bench.rows import Published
+from ups_bench.rows import PublishedNumber
 from ups_bench.variants import Kind
 
 LEDGER = Path("benchmarks/accuracy.json")
@@ -56,7 +56,7 @@ class Spent(Config):
     seconds: float
 
 
-class Stage(Spent):
+class LedgerStage(Spent):
     """What a stage took, and the error on validation trajectories of the weights that were kept: what the settings of a
     row are chosen by, for its test part is to choose nothing. `drawn`: of several tasks the part of its steps that drew
     each."""
@@ -65,13 +65,13 @@ class Stage(Spent):
     drawn: dict[str, float] = LATER["drawn"]
 
 
-class Training(Spent):
+class LedgerTraining(Spent):
     """What a predictor took, and how many numbers of it are learnt; one that was not learnt took nothing."""
 
     params: int
 
 
-class Data(Config):
+class LedgerData(Config):
     """The data of a task: how many trajectories, of what size, and what each file holds."""
 
     task: str
@@ -83,7 +83,7 @@ class Data(Config):
     sha256: dict[str, str]
 
 
-class Entry(Config):
+class LedgerEntry(Config):
     """One run of a row. `kind`: full, short for its short version, beyond for a row beyond the table, few for one that
     was trained on so many `trajectories`, anew or from the simulator of the run `start_from`, precision for one of
     another `precision` than its own; `by_steps`: for so many steps, whatever the clock said. `run` tells it from
@@ -108,12 +108,12 @@ class Entry(Config):
     device: str
     cores: int
     versions: dict[str, str]
-    data: tuple[Data, ...]
-    stages: dict[str, Stage]
-    predictors: dict[str, Training]
+    data: tuple[LedgerData, ...]
+    stages: dict[str, LedgerStage]
+    predictors: dict[str, LedgerTraining]
     numbers: tuple[Score, ...]
     phases: dict[str, float]
-    published: Published
+    published: PublishedNumber
     note: str = ""
     trajectories: int | None = LATER["trajectories"]
     start_from: str | None = LATER["start_from"]
@@ -145,13 +145,13 @@ class Entry(Config):
         return scores[0].model_copy(update={"task": "", "value": mean, "low": math.nan, "high": math.nan})
 
 
-def sealed(facts: Mapping[str, Any]) -> Entry:
+def sealed(facts: Mapping[str, Any]) -> LedgerEntry:
     """An entry with its sum."""
-    entry = Entry.model_validate({**facts, "sum": ""})
+    entry = LedgerEntry.model_validate({**facts, "sum": ""})
     return entry.model_copy(update={"sum": sum_of(_plain(entry))})
 
 
-def read(path: Path, *, missing: bool = True) -> list[Entry]:
+def read(path: Path, *, missing: bool = True) -> list[LedgerEntry]:
     """The entries of a ledger in their order; of one that is not there none, unless it must be (`missing` false)."""
     try:
         record = read_record(path)
@@ -173,9 +173,9 @@ def read(path: Path, *, missing: bool = True) -> list[Entry]:
     return [_entry(path, number, row) for number, row in enumerate(rows, start=1)]
 
 
-def _entry(path: Path, number: int, row: Any) -> Entry:
+def _entry(path: Path, number: int, row: Any) -> LedgerEntry:
     try:
-        entry = Entry.model_validate(row)
+        entry = LedgerEntry.model_validate(row)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the entry"
@@ -185,7 +185,7 @@ def _entry(path: Path, number: int, row: Any) -> Entry:
     return entry
 
 
-def append(path: Path, entries: Sequence[Entry]) -> list[Entry]:
+def append(path: Path, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """Add entries to a ledger, those that it has already left out; those that were added. One process at a time."""
     with _alone(path):
         known = read(path)
@@ -196,7 +196,7 @@ def append(path: Path, entries: Sequence[Entry]) -> list[Entry]:
     return new
 
 
-def text_of(entries: Sequence[Entry]) -> str:
+def text_of(entries: Sequence[LedgerEntry]) -> str:
     """A ledger as its file holds it: a line for each entry, so that two that grew apart are joined line by line."""
     lines = ",\n".join(json.dumps(_plain(entry), ensure_ascii=False, allow_nan=False) for entry in entries)
     return f'{{"about": {json.dumps(ABOUT)}, "entries": [\n{lines}\n]}}\n'

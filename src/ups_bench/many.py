@@ -13,20 +13,20 @@ from ups.run.data.params import files_of
 from ups.run.judging.exams import labels_of
 from ups.types import OURS, counted
 from ups_bench.cells import by_newest_recipe, mean_of, older, runs_shown, score_cell, scores_of, table_of
-from ups_bench.ledger import Entry, Score
-from ups_bench.rows import Row
+from ups_bench.ledger import LedgerEntry, Score
+from ups_bench.rows import BenchRow
 
 GRID = re.compile(r", [\d ×]+ cells.*")  # in the name of a split
 
 
 @dataclass(frozen=True)
-class Part:
+class ManyPart:
     """One set of parameters of a simulator for many, beside the row of the table that is trained on this set alone."""
 
     where: str  # the name of that row; task and split where there is none
     scores: list[Score]  # its errors
     best: float | None  # the best published error of that row
-    known: list[Entry]  # the runs of that row
+    known: list[LedgerEntry]  # the runs of that row
     drawn: float  # the part of the steps that drew it
     minutes: float  # the same part of the minutes
     other_frames: bool = False  # whether the runs alone are given another number of true frames
@@ -60,7 +60,9 @@ class Part:
         return bool(self.known) and math.isclose(self.known[0].minutes, self.minutes, rel_tol=0.01)
 
 
-def parts_of(rows: Mapping[str, Row], row: Row, runs: Sequence[Entry], entries: Sequence[Entry]) -> list[Part]:
+def parts_of(
+    rows: Mapping[str, BenchRow], row: BenchRow, runs: Sequence[LedgerEntry], entries: Sequence[LedgerEntry]
+) -> list[ManyPart]:
     """Every set of parameters of a row beyond the table, as its runs have it."""
     parts, shares = [], shares_of(row, runs[0])
     for task, split, solved in sets_of(row):
@@ -71,11 +73,13 @@ def parts_of(rows: Mapping[str, Row], row: Row, runs: Sequence[Entry], entries: 
         remark = older(rows[name], known) if known else ""
         # Of a steady task no frame is given, whatever the other tasks of the run are.
         others = bool(known) and known[0].protocol != runs[0].protocol and not solved.task.steady
-        parts.append(Part(where, scores_of(runs, task, split, "nrmse"), best, known, drawn, minutes, others, remark))
+        parts.append(
+            ManyPart(where, scores_of(runs, task, split, "nrmse"), best, known, drawn, minutes, others, remark)
+        )
     return parts
 
 
-def shares_of(row: Row, run: Entry) -> dict[str, float]:
+def shares_of(row: BenchRow, run: LedgerEntry) -> dict[str, float]:
     """The part of the steps of a run that drew each task, over all stages that had a choice; where that is not known,
     what the row's mix asks for."""
     stages = [stage for stage in run.stages.values() if stage.drawn]
@@ -88,17 +92,17 @@ def shares_of(row: Row, run: Entry) -> dict[str, float]:
     return {task: weight / sum(weights) for task, weight in zip(tasks, weights, strict=True)}
 
 
-def judged_apart(run: Entry, task: str) -> int:
+def judged_apart(run: LedgerEntry, task: str) -> int:
     """How many sets of parameters a run has of a task. Sets with as many windows are drawn equally often."""
     splits = {s.split for s in run.numbers if (s.task, s.metric, s.predictor) == (task, "nrmse", OURS)}
     return max(1, len({GRID.sub("", split) for split in splits if split.startswith("test, ")} - {"test"}))
 
 
-def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+def many_table(rows: Mapping[str, BenchRow], beyond: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> str:
     """Of each row beyond the table that is many of it a sentence, then all of their sets beside the rows alone."""
     header = ("row", "of the table", "one for all", "published FNO", "alone", "ratio", "training", "command")
 
-    def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
+    def lines(row: BenchRow, runs: list[LedgerEntry]) -> Iterator[tuple[str, ...]]:
         for part in parts_of(rows, row, runs, entries):
             known, ratio = part.known, "–"
             if part.over_alone:
@@ -113,7 +117,9 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
     return f"{summary}\n" * bool(summary) + table
 
 
-def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> list[str]:
+def sentences(
+    rows: Mapping[str, BenchRow], beyond: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]
+) -> list[str]:
     """What the table says of each simulator for many, in a sentence."""
     lines = []
     for row in (row for row in beyond.values() if row.config.evaluation.apart):
@@ -129,7 +135,7 @@ def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Seque
     return lines
 
 
-def _ratios_to_rows_alone(parts: Sequence[Part]) -> str:
+def _ratios_to_rows_alone(parts: Sequence[ManyPart]) -> str:
     """The end of a sentence: the least and the greatest ratio to the errors of rows alone, of the parts whose row alone
     was trained for the same minutes and is given the same frames. Empty where there is none."""
     like = [part for part in parts if part.same_minutes and part.over_alone and not part.other_frames]
@@ -144,7 +150,7 @@ def _ends(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def sets_of(row: Row) -> list[tuple[str, str, Equation]]:
+def sets_of(row: BenchRow) -> list[tuple[str, str, Equation]]:
     """Task, split and equation of each set of parameters of a row, as `evaluation.apart` judges them."""
     equations: dict[str, list[Equation]] = {}
     for data in row.config.data.values():
@@ -158,8 +164,8 @@ def sets_of(row: Row) -> list[tuple[str, str, Equation]]:
 
 
 def alone(
-    rows: Mapping[str, Row], entries: Sequence[Entry], solved: Equation, minutes: float
-) -> tuple[str, list[Entry]]:
+    rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry], solved: Equation, minutes: float
+) -> tuple[str, list[LedgerEntry]]:
     """The name of the row of the table with this equation, and of its runs by the newest recipe those of about so
     many minutes; where it was not drawn, those that the table shows."""
     for row in rows.values():

@@ -13,7 +13,7 @@ from ups.config import Config, fingerprint, load
 from ups.parsing import read_record
 from ups.run.config import RunConfig, run_config
 from ups.types import ConfigError, check_known
-from ups_bench.variants import Kind, Variant, Whole
+from ups_bench.variants import Kind, Variant, WholeRow
 
 ROWS, PUBLISHED = Path("configs/rows"), Path("benchmarks/published.yaml")
 BEYOND = Path("configs/beyond")  # rows of what lies beyond the table
@@ -21,7 +21,7 @@ DEFAULTS = Path(__file__).with_name("defaults.json")  # values of keys that rows
 BASE = "base"  # how the names of files begin that rows are based on
 
 
-class Published(Config):
+class PublishedNumber(Config):
     """What others have reached on a row, as nRMSE by its protocol."""
 
     paper: float | None = None
@@ -45,11 +45,11 @@ class Published(Config):
 class PublishedTable(Config):
     """The file of them."""
 
-    rows: dict[str, Published]
+    rows: dict[str, PublishedNumber]
 
 
 @dataclass(frozen=True)
-class Budget:
+class RowBudget:
     """How a row is run: minutes of training (the variant's or its own by default), from which seed, on which device
     (its own by default), beside which baselines, and in which variant. `steps`: so many, of the stage that is trained
     by the clock or of each that is named; minutes then only say beside which runs it stands."""
@@ -59,16 +59,16 @@ class Budget:
     device: str | None = None
     baselines: tuple[str, ...] = ()
     steps: int | Mapping[str, int] | None = None
-    variant: Variant = field(default_factory=Whole)
+    variant: Variant = field(default_factory=WholeRow)
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """A row: its name is the path of its config below the folder of rows, without the ending."""
 
     name: str
     path: Path
-    published: Published = field(default_factory=Published)
+    published: PublishedNumber = field(default_factory=PublishedNumber)
 
     @cached_property
     def config(self) -> RunConfig:
@@ -96,11 +96,11 @@ class Row:
         """Whether it lies beyond the table: in the folder `beyond`."""
         return self.name.startswith(f"{BEYOND.name}/")
 
-    def kind(self, budget: Budget) -> Kind:
+    def kind(self, budget: RowBudget) -> Kind:
         """What a run of it is called in the ledger."""
-        return "beyond" if self.beyond and isinstance(budget.variant, Whole) else budget.variant.kind
+        return "beyond" if self.beyond and isinstance(budget.variant, WholeRow) else budget.variant.kind
 
-    def run(self, budget: Budget, out: Path, name: str = "") -> RunConfig:
+    def run(self, budget: RowBudget, out: Path, name: str = "") -> RunConfig:
         """The config of one run of it. Minutes are shared among the stages as its file shares them."""
         minutes, own = self.minutes_of(budget), self.minutes
         changes: dict[str, Any] = {"out": str(out), "seed": budget.seed, "name": name or self.folder_name(budget)}
@@ -115,13 +115,13 @@ class Row:
             changes |= {f"data.{label}.device": budget.device for label in self.config.data}
         return load(run_config(), self.path, {**changes, **budget.variant.changes(self.config)})
 
-    def minutes_of(self, budget: Budget) -> float:
+    def minutes_of(self, budget: RowBudget) -> float:
         """The minutes of training that a budget means for it."""
         if budget.minutes is not None:
             return budget.minutes
         return self.minutes if budget.variant.minutes is None else budget.variant.minutes
 
-    def folder_name(self, budget: Budget) -> str:
+    def folder_name(self, budget: RowBudget) -> str:
         """The name of a run of it, other ones for other seeds, minutes and versions."""
         words = [*self.name.split("/"), *budget.baselines, *budget.variant.words, f"{self.minutes_of(budget):g}min"]
         return "-".join([*words, *(f"{steps}steps" for steps in self.steps_of(budget).values()), f"seed{budget.seed}"])
@@ -141,7 +141,7 @@ class Row:
         words += [f"--seed {seed}"] if seed else []
         return " ".join([*words, *(f"--{name}" for name in baselines)])
 
-    def steps_of(self, budget: Budget) -> dict[str, int]:
+    def steps_of(self, budget: RowBudget) -> dict[str, int]:
         """The stages that take so many steps, whatever the clock says, with these."""
         if not isinstance(budget.steps, int):
             return dict(budget.steps or {})
@@ -174,7 +174,7 @@ def home() -> Path:
     return checkout if not ROWS.is_dir() and (checkout / ROWS).is_dir() else Path()
 
 
-def rows_in(folder: Path, published: Path | None = None) -> dict[str, Row]:
+def rows_in(folder: Path, published: Path | None = None) -> dict[str, BenchRow]:
     """The rows of a folder by name, in the order of the file of published numbers, then of their names."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: there is no such folder of rows; run the command in the repository, or name one.")
@@ -184,21 +184,21 @@ def rows_in(folder: Path, published: Path | None = None) -> dict[str, Row]:
     if not names:
         raise ConfigError(f"{folder}: holds no row, which is a YAML file like those of {ROWS}; name another folder.")
     order = [*(name for name in known if name in names), *(name for name in names if name not in known)]
-    return {name: Row(name, paths[name], known.get(name, Published())) for name in order}
+    return {name: BenchRow(name, paths[name], known.get(name, PublishedNumber())) for name in order}
 
 
-def known_rows(folder: Path | None = None) -> dict[str, Row]:
+def known_rows(folder: Path | None = None) -> dict[str, BenchRow]:
     """The rows of a folder; by default those of the table, and those beyond it as `beyond/NAME`."""
     return rows_in(folder) if folder is not None else {**rows_in(home() / ROWS, home() / PUBLISHED), **beyond(home())}
 
 
-def beyond(place: Path) -> dict[str, Row]:
+def beyond(place: Path) -> dict[str, BenchRow]:
     """The rows beyond the table, of a repository."""
     rows = (replace(row, name=f"{BEYOND.name}/{row.name}") for row in rows_in(place / BEYOND).values())
     return {row.name: row for row in rows}
 
 
-def chosen(rows: Mapping[str, Row], names: Sequence[str], every: bool) -> list[Row]:
+def chosen(rows: Mapping[str, BenchRow], names: Sequence[str], every: bool) -> list[BenchRow]:
     """The rows that were asked for, each once."""
     if every and names:
         raise ConfigError(f"--all is every row, and {names[0]} is one of them; leave one of both out.")
@@ -208,7 +208,7 @@ def chosen(rows: Mapping[str, Row], names: Sequence[str], every: bool) -> list[R
     return [row for row in rows.values() if not row.beyond] if every else [rows[name] for name in dict.fromkeys(names)]
 
 
-def check_budget(budget: Budget, seeds: int) -> None:
+def check_budget(budget: RowBudget, seeds: int) -> None:
     """ConfigError for minutes or seeds that are no budget."""
     if budget.minutes is not None and not (0 < budget.minutes < math.inf):
         raise ConfigError(f"--minutes is {budget.minutes:g}, but must be above 0.")
@@ -219,5 +219,5 @@ def check_budget(budget: Budget, seeds: int) -> None:
     if isinstance(budget.steps, int):
         if budget.steps < 1:
             raise ConfigError(f"--steps is {budget.steps}, but nothing is learnt in fewer than 1.")
-        if not isinstance(budget.variant, Whole):
+        if not isinstance(budget.variant, WholeRow):
             raise ConfigError("--steps is for whole rows, not with --short, --trajectories, --precision; leave it out.")

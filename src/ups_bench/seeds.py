@@ -9,14 +9,14 @@ from itertools import permutations
 from typing import NamedTuple
 
 from ups_bench.cells import shown
-from ups_bench.ledger import Entry, Score
-from ups_bench.rows import Row
+from ups_bench.ledger import LedgerEntry, Score
+from ups_bench.rows import BenchRow
 
 LEAST = 3  # seeds that say how far others may lie; two say too little of it
 FREEDOM = 10  # degrees of it, below which rows together say too little of one that has fewer seeds
 
 
-class Spread(NamedTuple):
+class SeedSpread(NamedTuple):
     """The standard deviation of the logarithms of a row's numbers from seed to seed, and its degrees of freedom."""
 
     deviation: float
@@ -37,7 +37,7 @@ def variance_of(values: Collection[float]) -> float:
     return statistics.variance(math.log(value) for value in values)
 
 
-def common_spread(rows: Iterable[Collection[float]]) -> Spread | None:
+def common_spread(rows: Iterable[Collection[float]]) -> SeedSpread | None:
     """The spread from seed to seed that rows have in common, for those with too few seeds to have one of their own.
     Rows are left out that differ by more than the middle one of all allows; None where too little is left."""
     from scipy.special import chdtri
@@ -50,28 +50,28 @@ def common_spread(rows: Iterable[Collection[float]]) -> Spread | None:
     middle = statistics.median(
         variance_of(values) * free / float(chdtri(free, 0.5)) for values, free in zip(known, freedom, strict=True)
     )
-    among = Spread(math.sqrt(middle), sum(freedom))
+    among = SeedSpread(math.sqrt(middle), sum(freedom))
     known = [values for values in known if among.allows(values)]
     left = sum(len(values) - 1 for values in known)
     if left < FREEDOM:
         return None
-    return Spread(math.sqrt(sum((len(values) - 1) * variance_of(values) for values in known) / left), left)
+    return SeedSpread(math.sqrt(sum((len(values) - 1) * variance_of(values) for values in known) / left), left)
 
 
-def spread_of(rows: Mapping[str, Row], entries: Sequence[Entry]) -> Spread | None:
+def spread_of(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> SeedSpread | None:
     """That which the rows of the accuracy table have in common, as it shows them."""
     runs = [shown(entries, row) for row in rows.values() if not row.beyond]
     return common_spread([score.value for run in several if (score := run.score()) is not None] for several in runs)
 
 
-def further_seed(values: Collection[float], common: Spread | None = None) -> tuple[float, float] | None:
+def further_seed(values: Collection[float], common: SeedSpread | None = None) -> tuple[float, float] | None:
     """Between which numbers one more seed lies 19 times in 20, by the spread of the logarithms of those of earlier
     seeds (Student's t); of fewer than `LEAST` by the `common` spread of other rows. None where neither says it, or a
     number is not finite."""
     if not values or not _positive(values):
         return None
     if len(values) >= LEAST:
-        common = Spread(math.sqrt(variance_of(values)), len(values) - 1)
+        common = SeedSpread(math.sqrt(variance_of(values)), len(values) - 1)
     if common is None or not common.allows(values):
         return None
     from scipy.special import stdtrit

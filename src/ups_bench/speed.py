@@ -37,7 +37,7 @@ BARS: dict[str, tuple[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Job:
+class SpeedJob:
     """A measurement in processes of its own, so that none fails or remembers for another."""
 
     what: str
@@ -48,25 +48,25 @@ class Job:
 
 
 # In this order: what takes long, and may be cut off, comes last.
-PARTS: dict[str, tuple[Job, ...]] = {
-    "small": (Job("small", small, 1, 60),),
+PARTS: dict[str, tuple[SpeedJob, ...]] = {
+    "small": (SpeedJob("small", small, 1, 60),),
     "protections": (
-        Job("protections on one rank", protections, 1, 60, (1,)),
-        Job("protections on two ranks", protections, 2, 90, (2,)),
+        SpeedJob("protections on one rank", protections, 1, 60, (1,)),
+        SpeedJob("protections on two ranks", protections, 2, 90, (2,)),
     ),
-    "validation": (Job("validation", validation, 1, 60),),
+    "validation": (SpeedJob("validation", validation, 1, 60),),
     "large": (
-        Job("transformer", large, 1, 90, ("transformer", False)),
-        Job("unet", large, 1, 90, ("unet", False)),
+        SpeedJob("transformer", large, 1, 90, ("transformer", False)),
+        SpeedJob("unet", large, 1, 90, ("unet", False)),
     ),
     "ranks": (
-        Job("ddp on two ranks", ranks, 2, 90),
-        Job("fsdp on one rank", fsdp, 1, 60, (1,)),
-        Job("fsdp on two ranks", fsdp, 2, 90, (2,)),
+        SpeedJob("ddp on two ranks", ranks, 2, 90),
+        SpeedJob("fsdp on one rank", fsdp, 1, 60, (1,)),
+        SpeedJob("fsdp on two ranks", fsdp, 2, 90, (2,)),
     ),
     "compiled": (
-        Job("transformer, compiled", large, 1, 180, ("transformer", True)),
-        Job("unet, compiled", large, 1, 240, ("unet", True)),
+        SpeedJob("transformer, compiled", large, 1, 180, ("transformer", True)),
+        SpeedJob("unet, compiled", large, 1, 240, ("unet", True)),
     ),
 }
 

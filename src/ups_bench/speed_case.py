@@ -20,7 +20,7 @@ from ups.stages import OperatorStage
 from ups.tensors import Window
 from ups_bench.engine import SameBatch
 from ups_bench.rows import home
-from ups_bench.turns import Spread
+from ups_bench.turns import TurnSpread
 
 CONFIG = "configs/burgers1d-h200.yaml"
 
@@ -71,7 +71,7 @@ class SpeedNumbers:
     kernels: dict[str, Any] = field(default_factory=dict)
     what: dict[str, Any] = field(default_factory=dict)  # that was measured: sizes
 
-    def row(self, name: str, ratio: Spread, seen: str) -> None:
+    def row(self, name: str, ratio: TurnSpread, seen: str) -> None:
         self.rows.append({"name": name, "ratio": ratio.median, "low": ratio.low, "high": ratio.high, "seen": seen})
 
     def missing(self, name: str, why: str) -> None:
@@ -86,7 +86,7 @@ class SpeedNumbers:
 
 
 @dataclass(frozen=True)
-class Case:
+class SpeedCase:
     """A run of which the operator is trained on random numbers; no data of it are ever made."""
 
     config: RunConfig
@@ -126,13 +126,13 @@ class Case:
         return f"{self.outline.task.name}, {cells} cells, {self.config.context} frames given"
 
 
-def small_case(kind: str) -> Case:
+def small_case(kind: str) -> SpeedCase:
     """The operator of CONFIG and its data."""
     config = load(run_config(), home() / CONFIG, SIZES[kind].changes)
-    return Case(config, outlines(config.data)[0], SIZES[kind])
+    return SpeedCase(config, outlines(config.data)[0], SIZES[kind])
 
 
-def large_case(kind: str, core: str) -> Case:
+def large_case(kind: str, core: str) -> SpeedCase:
     """A large operator with attention on a 2D task of two fields in tokens of 4 × 4 cells."""
     sizes = SIZES[kind]
     settings = {
@@ -146,4 +146,4 @@ def large_case(kind: str, core: str) -> Case:
         },
     }
     config = run_config().model_validate(settings)
-    return Case(config, outlines(config.data)[0], sizes)
+    return SpeedCase(config, outlines(config.data)[0], sizes)

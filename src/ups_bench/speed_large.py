@@ -14,8 +14,8 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.stages import OperatorStage
 from ups_bench.engine import steps_of
 from ups_bench.kernels import kernel_seconds, summary
-from ups_bench.speed_case import Case, SpeedNumbers, large_case
-from ups_bench.turns import Spread, Work, in_turn, over, repeated
+from ups_bench.speed_case import SpeedCase, SpeedNumbers, large_case
+from ups_bench.turns import TurnSpread, Work, in_turn, over, repeated
 
 PRODUCTS = 20  # that are timed as one
 BLOCK = 2  # steps that are timed as one
@@ -40,7 +40,7 @@ class Demand:
     peak: tuple[int, int]  # bytes of them, gradients included
 
     @classmethod
-    def of(cls, case: Case, stage: OperatorStage, device: torch.device) -> Demand:
+    def of(cls, case: SpeedCase, stage: OperatorStage, device: torch.device) -> Demand:
         """By two small steps, forwards and backwards."""
         train, works = case.config.stage("operator").train, []
         for samples in (1, 2):
@@ -56,7 +56,7 @@ class Demand:
         return 1 + (room - self.peak[0]) / max(1, self.peak[1] - self.peak[0])
 
 
-def fitting(case: Case, stage: OperatorStage, demand: Demand, device: torch.device) -> int:
+def fitting(case: SpeedCase, stage: OperatorStage, demand: Demand, device: torch.device) -> int:
     """The batch that is wanted, or the largest half of half of it … that fits on the GPU."""
     batch = case.batch
     if device.type == "cuda":
@@ -93,7 +93,7 @@ def large(device: str, core: str, compiled: bool) -> SpeedNumbers:
         "products": [of_products / s for s in times["products"]],
     }
     name = f"{core}, compiled" if compiled else core
-    rate, limit = (Spread.of(rates[key]) for key in ("step", "products"))
+    rate, limit = (TurnSpread.of(rates[key]) for key in ("step", "products"))
     tokens = math.prod(-(-n // 4) for n in case.outline.grid)
     samples = f"{batch} samples" + (f" in microbatches of {microbatch}" if microbatch else "")
     numbers.what[name] = f"{parameters / 1e6:.4g} M parameters, {tokens} tokens, {samples}, {case.sizes.precision}"

@@ -16,20 +16,20 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.heartbeat import Pulse
 from ups_bench.engine import Unprotected, bare, steps_of
 from ups_bench.kernels import kernel_seconds, summary
-from ups_bench.speed_case import Case, SpeedNumbers, small_case
-from ups_bench.turns import Spread, Work, in_turn, over, repeated
+from ups_bench.speed_case import SpeedCase, SpeedNumbers, small_case
+from ups_bench.turns import TurnSpread, Work, in_turn, over, repeated
 
 NO_GRAPHS = "a CUDA graph needs a CUDA device"
 PROFILED = {"cuda": 4, "cpu": 1}  # steps
 EAGER, GRAPHS = "kernel by kernel", "as graphs"
 
 
-def per_second(times: Sequence[float], steps: int) -> Spread:
+def per_second(times: Sequence[float], steps: int) -> TurnSpread:
     """Steps a second, of the seconds of blocks of so many."""
-    return Spread.of([steps / seconds for seconds in times])
+    return TurnSpread.of([steps / seconds for seconds in times])
 
 
-def words(rate: Spread) -> str:
+def words(rate: TurnSpread) -> str:
     return f"{rate.median:.4g} steps/s ({rate.low:.4g} – {rate.high:.4g})"
 
 
@@ -181,7 +181,7 @@ def protections(device: str, world: int) -> SpeedNumbers:
     numbers = SpeedNumbers()
     config = started(device, world) if world > 1 else DistConfig()
     with Dist.start(device, config) as dist, tempfile.TemporaryDirectory() as folder:
-        case: Case = small_case(dist.device.type)
+        case: SpeedCase = small_case(dist.device.type)
         trainer = case.trainer(dist, Pulse(Path(folder) / "pulse", dist.rank))
         off = steps_of(trainer, Unprotected, Pulse(None, dist.rank))
         block, rounds = case.sizes.block, 2 * case.sizes.rounds

@@ -17,14 +17,14 @@ from ups.models.simulator_like import SimulatorLike
 from ups.models.stepping import Stepping
 from ups.tensors import Window
 from ups_bench.engine import SameBatch
-from ups_bench.speed_case import Case, SpeedNumbers, small_case
-from ups_bench.turns import Spread, Work, in_turn, over
+from ups_bench.speed_case import SpeedCase, SpeedNumbers, small_case
+from ups_bench.turns import TurnSpread, Work, in_turn, over
 
 
-class Whole(SameBatch):
+class WholeValidation(SameBatch):
     """Batches whose validation is that of the case: all trajectories of its validation part, to their end."""
 
-    def __init__(self, case: Case, device: torch.device) -> None:
+    def __init__(self, case: SpeedCase, device: torch.device) -> None:
         super().__init__(case.window(case.batch, device), case.batch)
         size, ahead, count = case.outline.whole(case.batch, case.config.context, "valid", device.type)
         self.rollouts = [case.window(size, device, ahead)] * count
@@ -53,7 +53,7 @@ def validation(device: str) -> SpeedNumbers:
     numbers = SpeedNumbers()
     with Dist.start(device) as dist:
         case = small_case(dist.device.type)
-        batches, stage = Whole(case, dist.device), case.stage(dist.device)
+        batches, stage = WholeValidation(case, dist.device), case.stage(dist.device)
         trainer = case.trainer(dist, stage=stage)
         trainer.batches = batches
         simulator, train = stage.simulator, case.config.stage("operator").train
@@ -70,7 +70,7 @@ def validation(device: str) -> SpeedNumbers:
         turns: list[tuple[str, Work | None]] = [(name, way(replays_of[name])) for name in names]
         times = in_turn(turns, max(2, case.sizes.rounds // 2), dist.device)
     numbers.what["validation"] = f"{case.words()}, {batches.words}"
-    seconds = {name: Spread.of(each) for name, each in times.items()}
+    seconds = {name: TurnSpread.of(each) for name, each in times.items()}
     numbers.rates |= {
         f"a validation, {name}": f"{s.median:.3g} s ({s.low:.3g} – {s.high:.3g})" for name, s in seconds.items()
     }
@@ -81,6 +81,6 @@ def validation(device: str) -> SpeedNumbers:
         numbers.missing(quicker, "a rollout is replayed on a CUDA device alone")
     count, budget = validations_of(train), train.seconds or math.nan
     best = times.get("replayed", times["kernel by kernel"])
-    shares = Spread.of([count * s / (budget + count * s) for s in best])
+    shares = TurnSpread.of([count * s / (budget + count * s) for s in best])
     numbers.row("share of a run that its validations take", shares, f"{count} beside {budget:g} s of training")
     return numbers

@@ -13,8 +13,8 @@ from ups.types import OURS, DataError, counted
 from ups_bench import ledger
 from ups_bench.beyond_tables import PICTURE, draw, tables_beyond
 from ups_bench.cells import circumstances, command_of, commits, markdown, older, score_cell, shown
-from ups_bench.rows import PUBLISHED, ROWS, Published, Row, beyond, rows_in
-from ups_bench.seeds import Spread, further_seed, pairs_expected, pairs_held, spread_of
+from ups_bench.rows import PUBLISHED, ROWS, BenchRow, PublishedNumber, beyond, rows_in
+from ups_bench.seeds import SeedSpread, further_seed, pairs_expected, pairs_held, spread_of
 
 ENGINE, GROWTH, SPEED = (Path(f"benchmarks/{name}.json") for name in ("engine", "growth", "speed"))
 DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"), Path("docs/speed.md"))
@@ -89,7 +89,7 @@ def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
     return MARK.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}<!-- end of table -->\n", text)
 
 
-def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
+def accuracy_table(rows: Mapping[str, BenchRow], entries: Sequence[ledger.LedgerEntry]) -> str:
     """Every row: ours, what a further seed would give, what is published, and the command."""
     header = ("row", "ours (interval)", "another seed", "re-tuned FNO", "ours / that", "training, steps", "command")
     lines, spread = [], spread_of(rows, entries)
@@ -109,13 +109,15 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
     return markdown(header, lines) + "".join(f"\n{words}\n" for words in (*notes, *_repeated(rows, entries, spread)))
 
 
-def published_cell(known: Published) -> str:
+def published_cell(known: PublishedNumber) -> str:
     """The re-tuned FNO's error; where that of the paper is the lesser, to which the ratio is, that too."""
     words = "–" if known.retuned is None else f"{known.retuned:.2e}"
     return words + (f" (paper {known.paper:.2e})" if known.paper is not None and known.paper == known.best else "")
 
 
-def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry], spread: Spread | None) -> list[str]:
+def _repeated(
+    rows: Mapping[str, BenchRow], entries: Sequence[ledger.LedgerEntry], spread: SeedSpread | None
+) -> list[str]:
     """What to expect of whoever runs a row again: how often the number of one seed lies in the interval of another, and
     how often where the spread of the other rows has it."""
     seeds = [scores for row in rows.values() if len(scores := _scores(shown(entries, row), OURS)) > 1]
@@ -132,13 +134,13 @@ def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry], spread: 
     return words
 
 
-def _another(runs: Sequence[ledger.Entry], spread: Spread | None) -> str:
+def _another(runs: Sequence[ledger.LedgerEntry], spread: SeedSpread | None) -> str:
     """Where one more seed is to be expected; a dash where nothing says it."""
     span = further_seed([score.value for score in _scores(runs, OURS)], spread)
     return f"{span[0]:.2e} – {span[1]:.2e}" if span is not None else "–"
 
 
-def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
+def beside_table(rows: Mapping[str, BenchRow], entries: Sequence[ledger.LedgerEntry]) -> str:
     """The rows with an FNO of as many parameters, trained by the same command for as long."""
     lines = []
     for row, runs in _with_fno(rows, entries):
@@ -149,17 +151,19 @@ def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> st
     return markdown(("row", "ours (interval)", "FNO (interval)", "ours / that", "ours", "FNO", "command"), lines)
 
 
-def _with_fno(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[tuple[Row, list[ledger.Entry]]]:
+def _with_fno(
+    rows: Mapping[str, BenchRow], entries: Sequence[ledger.LedgerEntry]
+) -> list[tuple[BenchRow, list[ledger.LedgerEntry]]]:
     known = [entry for entry in entries if entry.score(OURS) is not None and entry.score("fno") is not None]
     return [(row, runs) for row in rows.values() if (runs := shown(known, row))]
 
 
-def _over_fno(runs: Sequence[ledger.Entry]) -> float:
+def _over_fno(runs: Sequence[ledger.LedgerEntry]) -> float:
     ours, theirs = (sum(score.value for score in _scores(runs, name)) for name in (OURS, "fno"))
     return ours / theirs
 
 
-def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
+def headline_table(rows: Mapping[str, BenchRow], entries: Sequence[ledger.LedgerEntry]) -> str:
     """How many measured rows are how good, and of each family of rows the one that does worst beside what is published,
     short; a sentence where nothing is measured."""
     worst, ratios = dict[str, tuple[float, tuple[str, ...]]](), list[float]()
@@ -180,12 +184,12 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
     return f"Of {len(ratios)} rows {good}.{_beside_words(rows, entries)}\n\n{table}"
 
 
-def _family(row: Row) -> str:
+def _family(row: BenchRow) -> str:
     """What rows of one task have in common: `cfd2d` of `cfd2d/m1-eta0.1`."""
     return row.name.split("/")[0]
 
 
-def _beside_words(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
+def _beside_words(rows: Mapping[str, BenchRow], entries: Sequence[ledger.LedgerEntry]) -> str:
     """How good we are beside the FNOs that the same commands trained."""
     pairs = _with_fno(rows, entries)
     if not pairs:
@@ -301,22 +305,22 @@ def _ratio(row: Mapping[str, Any], bars: Mapping[str, Any]) -> tuple[str, ...]:
     return str(row["name"]), shown, f"{low:.3f} – {high:.3f}", goal, str(row["seen"]) or "–"
 
 
-def _scores(runs: Sequence[ledger.Entry], predictor: str) -> list[ledger.Score]:
+def _scores(runs: Sequence[ledger.LedgerEntry], predictor: str) -> list[ledger.Score]:
     return [score for run in runs if (score := run.score(predictor)) is not None]
 
 
-def _beside(runs: Sequence[ledger.Entry], best: float | None) -> float | None:
+def _beside(runs: Sequence[ledger.LedgerEntry], best: float | None) -> float | None:
     """Our error, the mean over seeds, over the best that is published."""
     scores = _scores(runs, OURS)
     return None if best is None or not scores else sum(s.value for s in scores) / len(scores) / best
 
 
-def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
+def _over(runs: Sequence[ledger.LedgerEntry], best: float | None) -> str:
     ratio = _beside(runs, best)
     return "–" if ratio is None else f"{ratio:.2f}" if ratio >= 0.005 else f"{ratio:.4f}"
 
 
-def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
+def _cost(runs: Sequence[ledger.LedgerEntry], predictor: str) -> str:
     """Seconds and parameters of the first seed, the steps of all, and, of ours, beside what and by which versions."""
     training = runs[0].predictors[predictor]
     steps = [run.predictors[predictor].steps for run in runs]

@@ -64,7 +64,7 @@ def in_turn(
 
 
 @dataclass(frozen=True)
-class Spread:
+class TurnSpread:
     """The median of what was seen, the least and the most."""
 
     median: float
@@ -72,10 +72,10 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> TurnSpread:
         return cls(statistics.median(values), min(values), max(values))
 
 
-def over(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+def over(ours: Sequence[float], theirs: Sequence[float]) -> TurnSpread:
     """Ratio of two works that were timed in turn, round by round: what slows a whole round cancels."""
-    return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
+    return TurnSpread.of([a / b for a, b in zip(ours, theirs, strict=True)])

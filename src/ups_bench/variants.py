@@ -40,7 +40,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Whole(Variant):
+class WholeRow(Variant):
     """All of a row, as its file says. Runs of a row beyond the table are called `beyond` instead."""
 
     kind: ClassVar[Kind] = "full"
@@ -134,4 +134,4 @@ def variant_of(
         return Few(trajectories, start_from)
     if precision is not None:
         return InPrecision(precision)
-    return Short() if short else Whole()
+    return Short() if short else WholeRow()

@@ -14,8 +14,8 @@ from ups.verdict import FINISHED
 from ups_bench import ledger
 from ups_bench.accuracy import Carry, carry_out, entry_of, require_gpu, require_room
 from ups_bench.cells import shown, steps_of, timed_steps
-from ups_bench.rows import Budget, Row, check_budget, chosen
-from ups_bench.seeds import LEAST, Spread, further_seed, spread_of
+from ups_bench.rows import BenchRow, RowBudget, check_budget, chosen
+from ups_bench.seeds import LEAST, SeedSpread, further_seed, spread_of
 from ups_bench.variants import Short
 
 MOST = 2.0  # times the end of the interval that the spread of seeds may excuse
@@ -24,9 +24,9 @@ BETTER = "better than before"
 
 
 def bench_verify(
-    rows: Mapping[str, Row],
+    rows: Mapping[str, BenchRow],
     name: str,
-    budget: Budget,
+    budget: RowBudget,
     file: Path,
     out: Path,
     say: Callable[[str], None],
@@ -62,7 +62,7 @@ def bench_verify(
     return PASSED if passed else FAILED
 
 
-def earlier(row: Row, budget: Budget, file: Path) -> tuple[ledger.Entry, list[ledger.Entry]]:
+def earlier(row: BenchRow, budget: RowBudget, file: Path) -> tuple[ledger.LedgerEntry, list[ledger.LedgerEntry]]:
     """The run whose steps are taken again, and all that it is held against: of whole rows those of the tables. A
     ConfigError where there is none by today's recipe."""
     what, again, short = "whole run", row.command(row.minutes), isinstance(budget.variant, Short)
@@ -78,19 +78,21 @@ def earlier(row: Row, budget: Budget, file: Path) -> tuple[ledger.Entry, list[le
     return runs[-1] if short else runs[0], runs
 
 
-def digests_of(entry: ledger.Entry) -> dict[str, str]:
+def digests_of(entry: ledger.LedgerEntry) -> dict[str, str]:
     """Those of all files: older entries have every file at every task."""
     return {name: digest for data in entry.data for name, digest in data.sha256.items()}
 
 
-def comparable(entries: Sequence[ledger.Entry]) -> list[ledger.Entry]:
+def comparable(entries: Sequence[ledger.LedgerEntry]) -> list[ledger.LedgerEntry]:
     """Entries of as many minutes as the last one, and of at least half of the most steps in these, as runs on one kind
     of machine have. Shorter trainings have larger errors, beside which anything would pass."""
     same = [entry for entry in entries if math.isclose(entry.minutes, entries[-1].minutes, rel_tol=0.01)]
     return [entry for entry in same if 2 * steps_of(entry) >= max(map(steps_of, same))]
 
 
-def compared(entry: ledger.Entry, before: Sequence[ledger.Entry], spread: Spread | None = None) -> tuple[bool, str]:
+def compared(
+    entry: ledger.LedgerEntry, before: Sequence[ledger.LedgerEntry], spread: SeedSpread | None = None
+) -> tuple[bool, str]:
     """Whether a run is no worse than earlier ones, on any of its tasks, and a sentence on each. `spread`: of seeds,
     where the earlier ones are too few to have one."""
     answers = [_compared(entry, before, spread, task) for task in range(len(entry.scores()))]
@@ -98,7 +100,7 @@ def compared(entry: ledger.Entry, before: Sequence[ledger.Entry], spread: Spread
 
 
 def _compared(
-    entry: ledger.Entry, before: Sequence[ledger.Entry], spread: Spread | None, task: int
+    entry: ledger.LedgerEntry, before: Sequence[ledger.LedgerEntry], spread: SeedSpread | None, task: int
 ) -> tuple[bool, str]:
     scores, ours = [e.scores()[task] for e in before], entry.scores()[task]
     low, high = min(score.low for score in scores), max(score.high for score in scores)

@@ -24,7 +24,7 @@ class StalledError(TimeoutError):
         self.seconds = seconds
 
 
-class Pace:
+class FetchPace:
     """How long is waited until `least` more bytes have come: `seconds` in all, for names, connections, redirects,
     headers and what follows, however little comes how often. What is done between two waits does not count. Without
     `least` all of it must come in these seconds."""
@@ -59,7 +59,7 @@ class Pace:
 class Request(urllib.request.Request):
     """A request at a pace; `arrived` looks at its connection when that stands."""
 
-    def __init__(self, url: str, pace: Pace, arrived: Arrived | None = None, **kwargs: Any) -> None:
+    def __init__(self, url: str, pace: FetchPace, arrived: Arrived | None = None, **kwargs: Any) -> None:
         super().__init__(url, **kwargs)
         self.pace, self.arrived = pace, arrived
 
@@ -67,7 +67,7 @@ class Request(urllib.request.Request):
 class _Incoming(io.RawIOBase):
     """What comes through a socket, read at a pace."""
 
-    def __init__(self, raw: io.RawIOBase, channel: socket.socket, pace: Pace) -> None:
+    def __init__(self, raw: io.RawIOBase, channel: socket.socket, pace: FetchPace) -> None:
         self._raw, self._channel, self._pace = raw, channel, pace
 
     def readable(self) -> bool:
@@ -87,7 +87,7 @@ class _Incoming(io.RawIOBase):
 class _Answer(http.client.HTTPResponse):
     """An answer that is read at a pace."""
 
-    def __init__(self, sock: socket.socket, *args: Any, pace: Pace, **kwargs: Any) -> None:
+    def __init__(self, sock: socket.socket, *args: Any, pace: FetchPace, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         self.fp = io.BufferedReader(_Incoming(self.fp.detach(), sock, pace))
 

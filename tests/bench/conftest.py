@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ups_bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
+from ups_bench.rows import PUBLISHED, ROWS, BenchRow, beyond, rows_in
 
 HOME = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def table() -> dict[str, Row]:
+def table() -> dict[str, BenchRow]:
     return rows_in(HOME / ROWS, HOME / PUBLISHED)
 
 
 @pytest.fixture(scope="session")
-def further() -> dict[str, Row]:
+def further() -> dict[str, BenchRow]:
     return beyond(HOME)

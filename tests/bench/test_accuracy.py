@@ -23,10 +23,10 @@ from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
 from ups_bench import accuracy, ledger
-from ups_bench.accuracy import Request, Way, bench_accuracy
+from ups_bench.accuracy import AccuracyRequest, Way, bench_accuracy
 from ups_bench.beyond import OVER_GRID
-from ups_bench.rows import Budget, Row, check_budget, rows_in
-from ups_bench.variants import Few, InPrecision, Short, Whole
+from ups_bench.rows import BenchRow, RowBudget, check_budget, rows_in
+from ups_bench.variants import Few, InPrecision, Short, WholeRow
 from ups_bench.verify import bench_verify, compared
 
 
@@ -34,8 +34,8 @@ from ups_bench.verify import bench_verify, compared
 class Measured:
     """The tiny row, measured with two seeds."""
 
-    row: Row
-    request: Request
+    row: BenchRow
+    request: AccuracyRequest
     ending: Ending
     said: list[str]
 
@@ -49,8 +49,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     (home / "published.yaml").write_text("rows: {tiny/first: {paper: 0.5, retuned: 0.25, low: 0.2, high: 0.3}}\n")
     (row,) = rows_in(home / "rows", home / "published.yaml").values()
     said: list[str] = []
-    budget = Budget(minutes=0.005)
-    request = Request([row], budget, 2, home / "ledger.json", home / "runs", keep_data=True, commit="abc")
+    budget = RowBudget(minutes=0.005)
+    request = AccuracyRequest([row], budget, 2, home / "ledger.json", home / "runs", keep_data=True, commit="abc")
     return Measured(row, request, bench_accuracy(request, said.append, in_this_process), said)
 
 
@@ -91,14 +91,14 @@ def test_an_entry_says_of_a_large_file_that_only_samples_of_it_are_hashed(measur
     place = RunDir(shutil.copytree(places(measured)[0].folder, tmp_path / "run"))
     (name, row), *_ = json.loads(place.data.read_text())["files"].items()
     place.write(place.data, {"files": {name: {"bytes": row["bytes"], "sampled": "f" * 64}}})
-    (data,) = accuracy.entry_of(place, measured.row, Budget(), {"source": ""}).data
+    (data,) = accuracy.entry_of(place, measured.row, RowBudget(), {"source": ""}).data
     assert data.sha256 == {Path(name).name: "sampled:" + "f" * 64}
 
 
 def test_a_row_beyond_the_table_has_the_numbers_of_every_part_and_their_ratios(measured: Measured) -> None:
     """The same run, as that of a row in a folder `beyond`; its finer grid is of other trajectories than the test."""
     place, row = places(measured)[0], dataclasses.replace(measured.row, name="beyond/first")
-    entry = accuracy.entry_of(place, row, Budget(), {"source": ""})
+    entry = accuracy.entry_of(place, row, RowBudget(), {"source": ""})
     finer = "new trajectories, 64 cells (zero-shot)"
     known = {(s.split, s.metric): s.value for s in entry.numbers if s.predictor == "ups"}
     assert entry.kind == "beyond"
@@ -214,7 +214,7 @@ def test_what_cannot_be_measured_is_said_before_anything_is_spent(
         assert "\n" not in str(refused.value)
         return str(refused.value)
 
-    assert "--minutes is 0" in refusal(budget=Budget(minutes=0))
+    assert "--minutes is 0" in refusal(budget=RowBudget(minutes=0))
     assert "--seeds is 0" in refusal(seeds=0)
     (tmp_path / "damaged.json").write_text(measured.request.ledger.read_text()[:-40])
     assert "damaged.json: is damaged" in refusal(ledger=tmp_path / "damaged.json")
@@ -223,7 +223,7 @@ def test_what_cannot_be_measured_is_said_before_anything_is_spent(
     path.write_text(path.read_text() + "device: cuda\n")
     on_gpu = dataclasses.replace(measured.row, path=path)
     assert "is measured on a GPU, and there is none here" in refusal(rows=[on_gpu])
-    assert "no GPU here; use cpu" in refusal(rows=[on_gpu], budget=Budget(device="cuda"))
+    assert "no GPU here; use cpu" in refusal(rows=[on_gpu], budget=RowBudget(device="cuda"))
     monkeypatch.setattr(accuracy, "has_gpu", lambda: True)
     with pytest.raises(AssertionError, match="tiny-first"):
         bench_accuracy(dataclasses.replace(measured.request, rows=[on_gpu], out=tmp_path / "gpu"), str, never)
@@ -249,10 +249,10 @@ def test_steps_take_the_place_of_the_clock_in_the_stage_that_has_one(measured: M
     assert config.name == "tiny-first-0.005min-7steps-seed0", "another folder than that of the minutes"
     place = places(measured)[0]
     for steps, by_steps in ((7, True), ({"operator": 7}, False), (None, False)):
-        entry = accuracy.entry_of(place, measured.row, Budget(steps=steps), {"source": ""})
+        entry = accuracy.entry_of(place, measured.row, RowBudget(steps=steps), {"source": ""})
         assert entry.by_steps is by_steps, "an entry says of itself that no clock ended it"
-    few = accuracy.entry_of(place, measured.row, Budget(variant=Few(4)), {"source": ""})
-    half = accuracy.entry_of(place, measured.row, Budget(variant=InPrecision("bf16")), {"source": ""})
+    few = accuracy.entry_of(place, measured.row, RowBudget(variant=Few(4)), {"source": ""})
+    half = accuracy.entry_of(place, measured.row, RowBudget(variant=InPrecision("bf16")), {"source": ""})
     assert (few.kind, few.trajectories, half.kind, half.precision) == ("few", 4, "precision", "bf16")
     text = TINY.replace("train: {steps: 2}", "train: {seconds: 1}")
     (tmp_path / "both.yaml").write_text(text + "name: both\n")
@@ -260,16 +260,16 @@ def test_steps_take_the_place_of_the_clock_in_the_stage_that_has_one(measured: M
     with pytest.raises(ConfigError, match="trains codec and operator by the clock, and --steps is for one stage"):
         bench_accuracy(dataclasses.replace(request, rows=[both]), str, never)
     with pytest.raises(ConfigError, match="--steps is 0, but nothing is learnt in fewer than 1"):
-        check_budget(Budget(steps=0), 1)
+        check_budget(RowBudget(steps=0), 1)
     for other in (Short(), Few(16), InPrecision("bf16")):
         with pytest.raises(ConfigError, match="--steps is for whole rows, not with --short"):
-            check_budget(Budget(steps=7, variant=other), 1)
+            check_budget(RowBudget(steps=7, variant=other), 1)
 
 
 def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> None:
     (entry, other) = ledger.read(measured.request.ledger)
 
-    def at(value: float) -> ledger.Entry:
+    def at(value: float) -> ledger.LedgerEntry:
         score = ledger.Score(task="t", predictor="ups", metric="nrmse", value=value, low=value - 1, high=value + 1, n=9)
         return entry.model_copy(update={"numbers": (score,)})
 
@@ -284,20 +284,20 @@ def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> Non
         assert words.endswith("WORSE than before.")
     file, out = measured.request.ledger, measured.request.out
     with pytest.raises(ConfigError, match="holds no short version of tiny/first; measure one with"):
-        bench_verify(*alone(measured.row), Budget(variant=Short()), file, out, str, never)
+        bench_verify(*alone(measured.row), RowBudget(variant=Short()), file, out, str, never)
     assert other.kind == "full"
 
 
 @pytest.mark.slow
 def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: Path) -> None:
-    short = Budget(minutes=0.01, variant=Short())
+    short = RowBudget(minutes=0.01, variant=Short())
     request = dataclasses.replace(measured.request, budget=short, seeds=1, out=tmp_path, ledger=tmp_path / "l.json")
     assert bench_accuracy(request, str, in_this_process) == Ending.SUCCESS
     said: list[str] = []
     asked = (
         {measured.row.name: measured.row},
         measured.row.name,
-        Budget(variant=Short()),
+        RowBudget(variant=Short()),
         request.ledger,
         tmp_path,
         said.append,
@@ -313,7 +313,7 @@ def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: 
     asked = (
         {measured.row.name: measured.row},
         measured.row.name,
-        Budget(variant=Short()),
+        RowBudget(variant=Short()),
         tmp_path / "worse.json",
         tmp_path,
         said.append,
@@ -325,7 +325,7 @@ def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: 
 @pytest.mark.slow
 def test_an_fno_beside_it_has_as_many_parameters_and_as_much_time(measured: Measured, tmp_path: Path) -> None:
     pytest.importorskip("neuralop", reason="needs the `baselines` extra")
-    budget = Budget(minutes=0.02, baselines=("fno",))
+    budget = RowBudget(minutes=0.02, baselines=("fno",))
     request = dataclasses.replace(measured.request, budget=budget, seeds=1, out=tmp_path, ledger=tmp_path / "l.json")
     assert bench_accuracy(request, str, in_this_process) == Ending.SUCCESS
     (entry,) = ledger.read(request.ledger)
@@ -341,18 +341,18 @@ def test_flags_of_the_command_become_the_budget_of_their_names(monkeypatch: pyte
     monkeypatch.setattr("ups_bench.accuracy.bench_accuracy", lambda request, say: asked.append(request) or 0)  # noqa: ARG005
     monkeypatch.setattr("ups_bench.verify.bench_verify", lambda *given: asked.append(given) or 0)
 
-    def budget(*words: str) -> Budget:
+    def budget(*words: str) -> RowBudget:
         with contextlib.suppress(SystemExit):
             main(["bench", *words, "--out", str(tmp_path)])
         last = asked[-1]
-        return last.budget if isinstance(last, Request) else last[2]  # type: ignore[index,no-any-return]
+        return last.budget if isinstance(last, AccuracyRequest) else last[2]  # type: ignore[index,no-any-return]
 
     row = "darcy2d/beta1"
-    assert budget("accuracy", row, "--minutes", "2", "--steps", "70", "--seed", "3", "--fno") == Budget(
+    assert budget("accuracy", row, "--minutes", "2", "--steps", "70", "--seed", "3", "--fno") == RowBudget(
         minutes=2.0, seed=3, baselines=("fno",), steps=70
     )
-    assert budget("accuracy", row, "--short", "--device", "cpu") == Budget(device="cpu", variant=Short())
-    assert budget("accuracy", row, "--trajectories", "16") == Budget(variant=Few(16, None))
-    assert budget("accuracy", row, "--precision", "bf16") == Budget(variant=InPrecision("bf16"))
-    assert budget("verify", row) == Budget(variant=Short())
-    assert budget("verify", row, "--whole", "--seed", "5") == Budget(seed=5, variant=Whole())
+    assert budget("accuracy", row, "--short", "--device", "cpu") == RowBudget(device="cpu", variant=Short())
+    assert budget("accuracy", row, "--trajectories", "16") == RowBudget(variant=Few(16, None))
+    assert budget("accuracy", row, "--precision", "bf16") == RowBudget(variant=InPrecision("bf16"))
+    assert budget("verify", row) == RowBudget(variant=Short())
+    assert budget("verify", row, "--whole", "--seed", "5") == RowBudget(seed=5, variant=WholeRow())

@@ -16,7 +16,7 @@ from ups.run.config import run_config
 from ups.run.data.outlines import outlines
 from ups.stages import OperatorStage
 from ups_bench import growth
-from ups_bench.growth import AXES, Axis, Measured, settings_of
+from ups_bench.growth import AXES, GrowthAxis, Measured, settings_of
 
 
 def test_a_power_law_has_its_exponent_whatever_the_small_sizes_cost() -> None:
@@ -27,7 +27,7 @@ def test_a_power_law_has_its_exponent_whatever_the_small_sizes_cost() -> None:
     assert Measured("a", "unet", (1.0, 2.0), (5.0, 5.0)).exponent == pytest.approx(0.0, abs=1e-9)
 
 
-def axis_of(name: str) -> Axis:
+def axis_of(name: str) -> GrowthAxis:
     return next(axis for axis in AXES if axis.name == name)
 
 

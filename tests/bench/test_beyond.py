@@ -21,7 +21,7 @@ from ups_bench.accuracy import entry_of
 from ups_bench.beyond import OVER_GRID, OVER_NEIGHBOURS, over_grid, over_neighbours, trained_values
 from ups_bench.ledger import text_of
 from ups_bench.many import sets_of
-from ups_bench.rows import Budget, Row, beyond, chosen
+from ups_bench.rows import BenchRow, RowBudget, beyond, chosen
 from ups_bench.variants import Few, InPrecision, variant_of
 
 HOME = Path(__file__).parents[2]
@@ -86,11 +86,13 @@ def test_the_trained_values_of_a_task_are_those_of_its_name_and_not_of_its_equat
     assert (row.split, number.value) == (rows[1].split, 2.0)
 
 
-def test_rows_beyond_are_of_the_rows_that_they_are_held_against(table: dict[str, Row], further: dict[str, Row]) -> None:
+def test_rows_beyond_are_of_the_rows_that_they_are_held_against(
+    table: dict[str, BenchRow], further: dict[str, BenchRow]
+) -> None:
     single = {repr(sets_of(row)[0][2]): row for row in table.values()}
     for name, row in further.items():
         assert row.path.read_text().startswith(f"# ups bench accuracy {name}")
-        assert (row.beyond, row.config.device, row.kind(Budget())) == (True, "cuda", "beyond")
+        assert (row.beyond, row.config.device, row.kind(RowBudget())) == (True, "cuda", "beyond")
         if not row.config.evaluation.apart:
             continue
         rows = [single[repr(solved)] for _, _, solved in sets_of(row)]
@@ -109,7 +111,7 @@ def test_rows_beyond_are_of_the_rows_that_they_are_held_against(table: dict[str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", beyond(HOME))
-def test_every_row_beyond_can_be_carried_out_in_small(name: str, further: dict[str, Row], tmp_path: Path) -> None:
+def test_every_row_beyond_can_be_carried_out_in_small(name: str, further: dict[str, BenchRow], tmp_path: Path) -> None:
     """All that it asks for is judged and entered: on coarse grids, with a small network and two steps."""
     row, small = further[name], {"width": 16, "depth": 1, "heads": 2, "modes": 4}
     changes = {"out": str(tmp_path), "name": "small", "device": "cpu", "codec.train.steps": 2, "evaluation.ensemble": 0}
@@ -120,7 +122,7 @@ def test_every_row_beyond_can_be_carried_out_in_small(name: str, further: dict[s
         changes |= {f"data.{label}.device": "cpu", f"data.{label}.samples": 20, f"data.{label}.resolution": cells}
     config = load(run_config(), row.path, changes)
     assert in_this_process(config, "begin") == Ending.SUCCESS
-    numbers = entry_of(RunDir(tmp_path / "small"), row, Budget(), {"source": ""}).numbers
+    numbers = entry_of(RunDir(tmp_path / "small"), row, RowBudget(), {"source": ""}).numbers
     asked = config.evaluation
     ours = {(s.task, s.split, s.metric) for s in numbers if s.predictor == "ups"}
     assert sum(metric == OVER_GRID for *_, metric in ours) == len(asked.zero_shot)
@@ -134,12 +136,12 @@ def test_every_row_beyond_can_be_carried_out_in_small(name: str, further: dict[s
 
 
 def test_a_row_is_trained_on_few_trajectories_and_judged_on_the_same_whatever_their_number(
-    table: dict[str, Row],
+    table: dict[str, BenchRow],
 ) -> None:
     row = table["burgers1d/nu0.01"]
     counts = []
     for few in (16, 256):
-        budget = Budget(minutes=0.5, variant=Few(few, Path("runs/bench/known")))
+        budget = RowBudget(minutes=0.5, variant=Few(few, Path("runs/bench/known")))
         run = row.run(budget, Path("runs"))
         counts += [outline.counts for outline in outlines(run.data)]
         assert (run.start_from, row.kind(budget)) == ("runs/bench/known", "few")
@@ -156,11 +158,11 @@ def test_a_row_is_trained_on_few_trajectories_and_judged_on_the_same_whatever_th
 
 
 @pytest.mark.parametrize("name", ["burgers1d/nu0.01", "diffsorp1d", "reacdiff2d", "swe2d"])
-def test_few_or_many_trajectories_are_judged_on_those_of_the_same_ids(name: str, table: dict[str, Row]) -> None:
+def test_few_or_many_trajectories_are_judged_on_those_of_the_same_ids(name: str, table: dict[str, BenchRow]) -> None:
     """Also where PDEBench's own test part is the last one, which is another for every number of them."""
     judged = []
     for few in (16, 64, 256):
-        (data,) = table[name].run(Budget(variant=Few(few)), Path("runs")).data.values()
+        (data,) = table[name].run(RowBudget(variant=Few(few)), Path("runs")).data.values()
         ids = [f"{number:06d}" for number in range(data.samples)]
         split = make_split(ids, data.split.convention, data.split.fractions, data.seed)
         assert (len(split.train), len(split.test)) == (few, 200)
@@ -174,8 +176,8 @@ def test_entries_of_before_keep_their_sums() -> None:
     assert not any(f'"{key}"' in text_of([entry()]) for key in ("split", "trajectories", "start_from"))
 
 
-def test_a_row_in_another_precision_is_a_run_of_its_own(table: dict[str, Row], tmp_path: Path) -> None:
-    row, budget = table["burgers1d/nu0.01"], Budget(0.5, variant=InPrecision("bf16"))
+def test_a_row_in_another_precision_is_a_run_of_its_own(table: dict[str, BenchRow], tmp_path: Path) -> None:
+    row, budget = table["burgers1d/nu0.01"], RowBudget(0.5, variant=InPrecision("bf16"))
     run = row.run(budget, tmp_path)
     assert {run.stage(stage).train.precision for stage in run.plan} == {"bf16"}
     assert run.name == "burgers1d-nu0.01-bf16-0.5min-seed0"

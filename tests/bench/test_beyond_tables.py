@@ -10,8 +10,8 @@ from tiny_rows import FACTS
 
 from ups_bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups_bench.beyond_tables import draw, resolution_table, tables_beyond
-from ups_bench.ledger import Entry, sealed
-from ups_bench.rows import ROWS, Row
+from ups_bench.ledger import LedgerEntry, sealed
+from ups_bench.rows import ROWS, BenchRow
 from ups_bench.tables import accuracy_table, beside_table, headline_table
 
 HOME = Path(__file__).parents[2]
@@ -26,10 +26,10 @@ def score(metric: str, value: float, split: str = "test", **changes: object) -> 
 def recipe_of(name: str) -> str:
     """That of a row as it is today."""
     folder = HOME / "configs" if name.startswith("beyond/") else HOME / ROWS
-    return Row(name, folder / f"{name}.yaml").recipe
+    return BenchRow(name, folder / f"{name}.yaml").recipe
 
 
-def measured(row: str, kind: str, numbers: list[dict[str, object]], **changes: object) -> Entry:
+def measured(row: str, kind: str, numbers: list[dict[str, object]], **changes: object) -> LedgerEntry:
     facts = {
         "recipe": recipe_of(row),
         "row": row,
@@ -45,7 +45,9 @@ def on_grid(task: str, *cells: int) -> dict[str, object]:
     return {**FACTS["data"][0], "task": task, "grid": cells}  # type: ignore[index,dict-item]
 
 
-def test_the_tables_show_ratios_and_what_misses_its_bar(table: dict[str, Row], further: dict[str, Row]) -> None:
+def test_the_tables_show_ratios_and_what_misses_its_bar(
+    table: dict[str, BenchRow], further: dict[str, BenchRow]
+) -> None:
     empty = tables_beyond(table, further, [])
     for name, text in empty.items():
         assert "not measured yet" in text.lower() or "yet: `ups bench accuracy" in text, name
@@ -70,7 +72,7 @@ def test_the_tables_show_ratios_and_what_misses_its_bar(table: dict[str, Row], f
     assert "| **no**: 75.0 % of 64 |" in tables_beyond(table, further, [wild])["horizon"]
 
 
-def test_a_finer_grid_has_the_bar_of_its_cells_whatever_else_was_judged(further: dict[str, Row]) -> None:
+def test_a_finer_grid_has_the_bar_of_its_cells_whatever_else_was_judged(further: dict[str, BenchRow]) -> None:
     name, finer = "beyond/cfd2d", {n: f"test, {n} × {n} cells (zero-shot)" for n in (48, 64, 96, 128)}
     cells = (128, 48, 96)  # 64 could not be judged, and 48 and 96 were not asked for
     numbers = [score(metric, 0.5, finer[n], task="cfd2d") for n in cells for metric in ("nrmse", OVER_GRID)]
@@ -96,7 +98,7 @@ def drawing(**shares: float) -> dict[str, object]:
 
 
 def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_what_was_drawn_of_a_set(
-    table: dict[str, Row], further: dict[str, Row]
+    table: dict[str, BenchRow], further: dict[str, BenchRow]
 ) -> None:
     numbers = [score("nrmse", 0.03, "test, nu = 0.01"), score("nrmse", 0.5, "test, nu = 0.1")]
     numbers.append(score("nrmse", 0.2, "test, 1024 cells, 41 frames"))
@@ -124,7 +126,7 @@ def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_what_was_d
     assert re.search(r"\*\*5.00e-01\*\* \(4.50e-01 – 5.50e-01\) \| [-.e0-9]+ \| not measured \| – \|", text)
 
 
-def test_of_a_steady_task_no_other_frames_are_given(table: dict[str, Row], further: dict[str, Row]) -> None:
+def test_of_a_steady_task_no_other_frames_are_given(table: dict[str, BenchRow], further: dict[str, BenchRow]) -> None:
     steady = [score("nrmse", 0.01, "test, beta = 1", task="darcy2d")]
     many = measured("beyond/many-1d2d", "beyond", steady, minutes=16.0, stages=drawing(darcy2d=1 / 16, cfd2d=15 / 16))
     kind = {"minutes": 1.0, "protocol": "A (steady state)"}
@@ -135,7 +137,7 @@ def test_of_a_steady_task_no_other_frames_are_given(table: dict[str, Row], furth
 
 
 def test_what_is_said_of_one_simulator_for_many_is_what_its_table_has(
-    table: dict[str, Row], further: dict[str, Row]
+    table: dict[str, BenchRow], further: dict[str, BenchRow]
 ) -> None:
     """The sentence before the table is made with it, so it does not grow old."""
     sets = {"nu0.001": (0.03, 0.01, 4.0), "nu0.01": (0.003, 0.004, 1.0), "nu0.1": (0.001, 0.002, 1.0)}
@@ -165,7 +167,7 @@ def test_what_is_said_of_one_simulator_for_many_is_what_its_table_has(
 
 
 def test_the_least_of_several_budgets_is_held_against_what_is_published(
-    table: dict[str, Row], further: dict[str, Row]
+    table: dict[str, BenchRow], further: dict[str, BenchRow]
 ) -> None:
     best = table["swe2d"].published.best
     assert best is not None
@@ -180,7 +182,7 @@ def test_the_least_of_several_budgets_is_held_against_what_is_published(
 
 
 def test_what_few_trajectories_save_and_what_compute_buys(
-    table: dict[str, Row], further: dict[str, Row], tmp_path: Path
+    table: dict[str, BenchRow], further: dict[str, BenchRow], tmp_path: Path
 ) -> None:
     few = {"kind": "few", "minutes": 0.5, "trajectories": 16}
     pair = [
@@ -211,7 +213,9 @@ def test_what_few_trajectories_save_and_what_compute_buys(
     assert not (tmp_path / "none.png").exists(), "one budget is no curve"
 
 
-def test_precisions_are_held_against_fp32_of_the_same_row(table: dict[str, Row], further: dict[str, Row]) -> None:
+def test_precisions_are_held_against_fp32_of_the_same_row(
+    table: dict[str, BenchRow], further: dict[str, BenchRow]
+) -> None:
     kinds = (("fp32", 0, 0.02), ("fp32", 1, 0.04), ("bf16", 0, 0.045))
     runs = [
         measured("burgers1d/nu0.01", "precision", [score("nrmse", value)], precision=p, seed=seed, minutes=0.5)
@@ -223,7 +227,9 @@ def test_precisions_are_held_against_fp32_of_the_same_row(table: dict[str, Row],
     assert tables_beyond(table, further, [])["precision"].startswith("Not measured yet")
 
 
-def test_numbers_are_divided_only_by_those_of_the_same_recipe(table: dict[str, Row], further: dict[str, Row]) -> None:
+def test_numbers_are_divided_only_by_those_of_the_same_recipe(
+    table: dict[str, BenchRow], further: dict[str, BenchRow]
+) -> None:
     """What a change of the recipe has done is not what the table asks; the numbers stay in it."""
 
     kinds: dict[str, tuple[dict[str, object], dict[str, object]]] = {
@@ -250,7 +256,7 @@ def test_numbers_are_divided_only_by_those_of_the_same_recipe(table: dict[str, R
 
 
 def test_numbers_of_other_settings_than_a_row_has_today_are_marked_in_every_table(
-    table: dict[str, Row], further: dict[str, Row]
+    table: dict[str, BenchRow], further: dict[str, BenchRow]
 ) -> None:
     name, best = "burgers1d/nu0.01", table["burgers1d/nu0.01"].published.best
     assert best is not None

@@ -21,7 +21,7 @@ from ups_bench.speed_case import SIZES, SpeedNumbers, large_case
 from ups_bench.speed_large import Demand, fitting
 from ups_bench.speed_steps import Reductions, ranks_rows, small
 from ups_bench.tables import kernels_table, speed_table
-from ups_bench.turns import Spread, in_turn, over
+from ups_bench.turns import TurnSpread, in_turn, over
 from ups_fleet.supervise.forked_functions import Result
 
 CPU = torch.device("cpu")
@@ -108,7 +108,7 @@ def test_works_take_turns_and_are_compared_round_by_round() -> None:
     times = in_turn(turns[:2], 2, CPU, lambda: order.append("|"), block=3)
     assert "".join(order) == "||aaa" + "|aaa|" + "||aaa"
     assert {name: len(each) for name, each in times.items()} == {"a": 4, "b": 0}, "nor does the first of a block count"
-    assert over([2.0, 30.0, 4.0], [1.0, 10.0, 4.0]) == Spread(2.0, 1.0, 3.0)
+    assert over([2.0, 30.0, 4.0], [1.0, 10.0, 4.0]) == TurnSpread(2.0, 1.0, 3.0)
 
 
 def test_the_time_of_reductions_is_taken_off_the_rounds_that_were_watched() -> None:
@@ -156,7 +156,7 @@ def answer(name: str, ratio: float) -> SpeedNumbers:
     found = SpeedNumbers(
         kernels={name: {"milliseconds": 2.5, "shares": {"copies": 0.25, "other": 0.75}, "longest": []}}
     )
-    found.row(GRAPHS, Spread(ratio, ratio - 0.1, ratio + 0.1), "seen")
+    found.row(GRAPHS, TurnSpread(ratio, ratio - 0.1, ratio + 0.1), "seen")
     found.missing("of another kind", "there is none here")
     found.rates["alone"] = "12 steps/s"
     return found

@@ -12,8 +12,8 @@ from tiny_rows import FACTS
 
 from ups.types import DataError
 from ups_bench.cells import circumstances, commits, runs_shown, score_cell
-from ups_bench.ledger import LEDGER, Entry, append, sealed
-from ups_bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
+from ups_bench.ledger import LEDGER, LedgerEntry, append, sealed
+from ups_bench.rows import BEYOND, PUBLISHED, ROWS, BenchRow, rows_in
 from ups_bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, shown, tables_of
 
 HOME = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def measured(row: Row, value: float = 1.2e-2, **changes: object) -> Entry:
+def measured(row: BenchRow, value: float = 1.2e-2, **changes: object) -> LedgerEntry:
     score = {**FACTS["numbers"][0], "value": value, "low": 0.9 * value, "high": 1.1 * value}  # type: ignore[index,dict-item]
     facts = {"row": row.name, "recipe": row.recipe, "numbers": [score], "run": repr(changes), **changes}
     return sealed({**FACTS, **facts})
@@ -149,7 +149,7 @@ def test_most_seeds_then_the_longest_then_the_newest_are_shown_and_not_the_best(
 def test_a_run_for_so_many_steps_stands_beside_runs_by_the_clock_that_took_as_many_and_no_others() -> None:
     row = rows_in(HOME / ROWS)["swe2d"]
 
-    def run(seed: int, steps: int, **changes: object) -> Entry:
+    def run(seed: int, steps: int, **changes: object) -> LedgerEntry:
         stages = {"operator": {"steps": steps, "seconds": 120.0}}
         facts = {"stages": stages, "started": f"2099-01-0{seed + 1}", "minutes": 2.0, "by_steps": True}
         return measured(row, seed=seed, **{**facts, **changes})

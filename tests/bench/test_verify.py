@@ -13,16 +13,16 @@ from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending
 from ups_bench import verify
-from ups_bench.ledger import Entry, text_of
-from ups_bench.rows import ROWS, Budget, Row, rows_in
-from ups_bench.seeds import Spread, common_spread, further_seed, pairs_expected
+from ups_bench.ledger import LedgerEntry, text_of
+from ups_bench.rows import ROWS, BenchRow, RowBudget, rows_in
+from ups_bench.seeds import SeedSpread, common_spread, further_seed, pairs_expected
 from ups_bench.variants import Short
 from ups_bench.verify import bench_verify, comparable, compared, digests_of
 
 HOME = Path(__file__).parents[2]
 
 
-def short(value: float, steps: int = 1000, **changes: object) -> Entry:
+def short(value: float, steps: int = 1000, **changes: object) -> LedgerEntry:
     score = {**FACTS["numbers"][0], "value": value, "low": 0.9 * value, "high": 1.1 * value}  # type: ignore[index,dict-item]
     stages = {"operator": {"steps": steps, "seconds": 20.0}}
     facts = {"kind": "short", "minutes": 0.33, "numbers": [score], "stages": stages, "run": repr((value, changes))}
@@ -48,7 +48,7 @@ def test_a_worse_row_does_not_pass_because_a_hasty_one_was_worse_too(
     monkeypatch.setattr(verify, "require_room", lambda _: None)
 
     def verified(value: float) -> tuple[int, str]:
-        def entry_of(place: object, row: Row, budget: Budget, facts: object) -> Entry:  # noqa: ARG001
+        def entry_of(place: object, row: BenchRow, budget: RowBudget, facts: object) -> LedgerEntry:  # noqa: ARG001
             assert (budget.minutes, budget.steps) == (0.33, {"operator": 1000})
             return short(value, row=row.name)
 
@@ -57,7 +57,7 @@ def test_a_worse_row_does_not_pass_because_a_hasty_one_was_worse_too(
         asked = (
             {row.name: row},
             row.name,
-            Budget(device="cpu", variant=Short()),
+            RowBudget(device="cpu", variant=Short()),
             tmp_path / "ledger.json",
             tmp_path / "runs",
             said.append,
@@ -114,7 +114,7 @@ def test_rows_of_few_seeds_have_the_spread_of_the_others_and_a_row_that_differs_
     )
     assert further_seed([1.0, 2.0], common) is None, "a row of its own kind"
     assert further_seed([], common) is None
-    assert further_seed(rows[0], Spread(9.0, 10)) == further_seed(rows[0]), "three seeds speak for themselves"
+    assert further_seed(rows[0], SeedSpread(9.0, 10)) == further_seed(rows[0]), "three seeds speak for themselves"
     assert pairs_expected(rows) == (0, 0), "four rows say too little of a fifth"
     six = [*rows, rows[0]]
     assert pairs_expected(six) == (36, 36)
@@ -156,7 +156,7 @@ def test_a_whole_row_is_run_again_for_the_steps_that_its_table_names(
 
     def verified(file: str) -> int:
         place, out = tmp_path / file, tmp_path / "runs"
-        return bench_verify(*alone(row), Budget(seed=7, device="cpu"), place, out, said.append, carry)
+        return bench_verify(*alone(row), RowBudget(seed=7, device="cpu"), place, out, said.append, carry)
 
     assert verified("ledger.json") == 0
     assert said[-1] == f"{row.name}: nRMSE 1.3 after 10 steps; 2 earlier runs had 0.9 – 1.32: as before."
@@ -175,7 +175,7 @@ def test_a_whole_row_is_run_again_for_the_steps_that_its_table_names(
 
 
 def test_a_run_of_several_tasks_passes_where_none_is_worse_than_the_same_task_was() -> None:
-    def both(*values: float) -> Entry:
+    def both(*values: float) -> LedgerEntry:
         (plain,) = FACTS["numbers"]  # type: ignore[misc]
         pairs = zip("ab", values, strict=True)
         return short(1.0, numbers=[{**plain, "task": t, "value": v, "low": 0.9 * v, "high": 1.1 * v} for t, v in pairs])
@@ -211,7 +211,7 @@ def test_a_short_version_is_run_anew_without_baselines_and_its_data_are_not_kept
         return endings.pop(0)
 
     def verified(device: str) -> int:
-        budget = Budget(device=device, variant=Short(), baselines=("linear",))
+        budget = RowBudget(device=device, variant=Short(), baselines=("linear",))
         return bench_verify(*alone(row), budget, tmp_path / "ledger.json", tmp_path / "runs", said.append, carry)
 
     assert verified("cpu") == 3
@@ -232,7 +232,7 @@ def test_a_whole_run_is_of_half_the_minutes_of_its_row_at_least(tmp_path: Path) 
     row = rows_in(HOME / ROWS)["darcy2d/beta1"]
     runs = [short(1.0, row=row.name, recipe=row.recipe, kind="full", minutes=row.minutes * part) for part in (0.4, 0.6)]
     (tmp_path / "ledger.json").write_text(text_of(runs))
-    assert verify.earlier(row, Budget(), tmp_path / "ledger.json") == (runs[1], runs[1:])
+    assert verify.earlier(row, RowBudget(), tmp_path / "ledger.json") == (runs[1], runs[1:])
 
 
 def test_data_are_the_same_whether_an_entry_has_their_files_by_task_or_all_at_each() -> None:

@@ -13,8 +13,8 @@ from ups.run.config import RunConfig
 from ups.run.run import finish_alone
 from ups.verdict import Ending
 from ups_bench.accuracy import Way
-from ups_bench.ledger import Entry, sealed
-from ups_bench.rows import Row
+from ups_bench.ledger import LedgerEntry, sealed
+from ups_bench.rows import BenchRow
 
 TINY = """
 device: cpu
@@ -68,10 +68,10 @@ FACTS = {
 }
 
 
-def entry(**changes: object) -> Entry:
+def entry(**changes: object) -> LedgerEntry:
     return sealed({**FACTS, **changes})
 
 
-def alone(row: Row) -> tuple[dict[str, Row], str]:
+def alone(row: BenchRow) -> tuple[dict[str, BenchRow], str]:
     """A row as the only one there is, and its name."""
     return {row.name: row}, row.name

@@ -14,7 +14,7 @@ from ups.data.readers.memory import open_memory
 from ups.data.reduction import Reduction
 from ups.data.sample_blocks import SMALL, blocks_of, read_block
 from ups.data.sampler import Mix, Sampler
-from ups.data.source import Facts, Source
+from ups.data.source import Source, SourceFacts
 from ups.data.splits import held_out, make_split
 from ups.data.trajectories import Trajectories, alike, balanced
 from ups.data.views import CutInTime
@@ -42,7 +42,7 @@ class Memory(Source):
         task = TaskSpec("toy", "Toy", (Field("v", ("a", "b")),), ((0.0, 1.0),), (True,), 8, 1.0, 3, inputs=inputs)
         spec = TaskSpec(**{**task.__dict__, "parameters": (Param("nu", 1.0, "stated"),), "mask": "mask"})
         ids = tuple(str(i) for i in range(len(samples)))
-        super().__init__(Path("memory"), Facts(spec, {}, boxes[len(samples[0].mask)], samples[0].times, ids))
+        super().__init__(Path("memory"), SourceFacts(spec, {}, boxes[len(samples[0].mask)], samples[0].times, ids))
 
     def _values(self, index: int, frames: slice) -> Array:
         return self.samples[index].values[frames]

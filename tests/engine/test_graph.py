@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.graph import Graphs
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -162,7 +162,7 @@ class TestOnAGpu:
             stage = toy.Regression(toy.net())
             config = TrainConfig(steps=20, lr=1e-2, checkpoint_steps=5, graph=False)
             with Dist.start("cuda") as dist:
-                Trainer(config, stage, toy.Lines(fails_at=fails_at), dist, Vault(folder)).fit()
+                Trainer(config, stage, toy.Lines(fails_at=fails_at), dist, CheckpointStore(folder)).fit()
             return [p.detach().clone() for p in stage.module.parameters()]
 
         straight = run(tmp_path / "a", None)

@@ -17,7 +17,7 @@ import torch
 import ups.engine
 from ups.engine.checkpoint import index, manifest
 from ups.engine.checkpoint.store import CorruptError, Snapshot
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.files import sum_of
 
 SHARD = "rank-0-0.safetensors"
@@ -26,7 +26,7 @@ FILES = ["manifest.json", "facts.json", "index.json", "own-0.json", SHARD]
 
 def folder(tmp_path: Path) -> Path:
     """A folder with checkpoints of steps 1 and 2; the newer one."""
-    vault = Vault(tmp_path / "checkpoints")
+    vault = CheckpointStore(tmp_path / "checkpoints")
     for step in (1, 2):
         tensors = {"w": torch.full((4, 3), float(step)), "b": torch.ones(2), "n": torch.tensor(step)}
         vault.save(Snapshot(step, tensors, {"step": step}, {"rng": torch.ones(3)}))
@@ -49,7 +49,7 @@ def signed(path: Path) -> None:
 def refused(path: Path) -> str:
     """Why step 2 is passed over; what is loaded is step 1, whole."""
     sentences: list[str] = []
-    vault = Vault(path.parent, say=sentences.append)
+    vault = CheckpointStore(path.parent, say=sentences.append)
     checkpoint = vault.newest()
     assert checkpoint is not None
     assert checkpoint.step == 1
@@ -219,7 +219,7 @@ def test_a_generators_state_that_is_none_is_refused(tmp_path: Path, tensor: Any,
     (path / "own-0.json").write_text(json.dumps({"rng": {"tensor": tensor, "dtype": dtype, "shape": [3]}}))
     signed(path)
     with pytest.raises(CorruptError, match="holds a tensor that cannot be read; delete this folder"):
-        Vault(path.parent).newest()
+        CheckpointStore(path.parent).newest()
 
 
 def test_nothing_in_the_engine_can_run_what_it_reads() -> None:

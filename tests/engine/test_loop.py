@@ -15,7 +15,7 @@ from torch import nn
 
 from small_training import Fitting, Waves
 from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.learner import matrix_products
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -114,7 +114,7 @@ def test_too_many_bad_steps_in_a_row_stop_the_training(toy: SimpleNamespace) -> 
 
 
 def run(toy: SimpleNamespace, folder: Path, optimizer: str, fails_at: int | None) -> tuple[list[torch.Tensor], Outcome]:
-    stage, store = toy.Regression(toy.net()), Vault(folder)
+    stage, store = toy.Regression(toy.net()), CheckpointStore(folder)
     train = config(optimizer=optimizer, checkpoint_steps=5, validate_every=4, max_bad=3, log_every=3)
     trainer = Trainer(train, stage, toy.Lines(bad=[2], fails_at=fails_at), store=store)
     try:
@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(toy: SimpleNamespace,
     content[-1] ^= 1
     newest.write_bytes(content)
     notes: list[TrainingProgress] = []
-    stage, store = toy.Regression(toy.net()), Vault(tmp_path / "broken")
+    stage, store = toy.Regression(toy.net()), CheckpointStore(tmp_path / "broken")
     train = config(checkpoint_steps=5, validate_every=4, max_bad=3, log_every=3)
     Trainer(train, stage, toy.Lines(bad=[2]), store=store, report=notes.append).fit()
     assert any("checkpoint of step 5" in progress.note for progress in notes)
@@ -181,9 +181,9 @@ def test_a_stage_whose_checkpoints_are_all_damaged_stops_and_begins_again_once_t
 
 
 def test_a_checkpoint_of_another_model_is_refused(toy: SimpleNamespace, tmp_path: Path) -> None:
-    Trainer(config(steps=2), toy.Regression(), toy.Lines(), store=Vault(tmp_path)).fit()
+    Trainer(config(steps=2), toy.Regression(), toy.Lines(), store=CheckpointStore(tmp_path)).fit()
     with pytest.raises(ConfigError, match="belongs to another model"):
-        Trainer(config(steps=3), toy.Regression(toy.net()), toy.Lines(), store=Vault(tmp_path)).fit()
+        Trainer(config(steps=3), toy.Regression(toy.net()), toy.Lines(), store=CheckpointStore(tmp_path)).fit()
 
 
 class Refusing(NoStore):
@@ -318,7 +318,7 @@ def test_validations_space_themselves_out_by_what_they_cost(
 def test_validations_by_themselves_come_at_the_same_steps_after_a_resume(toy: SimpleNamespace, tmp_path: Path) -> None:
     found = []
     for name, fails_at in (("straight", None), ("broken", 12), ("broken", None)):
-        stage, store = toy.Regression(toy.net()), Vault(tmp_path / name)
+        stage, store = toy.Regression(toy.net()), CheckpointStore(tmp_path / name)
         trainer = Trainer(config(checkpoint_steps=5), stage, toy.Lines(fails_at=fails_at), store=store)
         try:
             found.append(([row["step"] for row in trainer.fit().history], weights(stage.module)))
@@ -355,7 +355,7 @@ def test_an_outcome_says_where_the_time_went(toy: SimpleNamespace, tmp_path: Pat
             return super().evaluate(w)
 
     began = time.perf_counter()
-    trainer = Trainer(config(validate_every=10), Slow(), toy.Lines(), store=Vault(tmp_path))
+    trainer = Trainer(config(validate_every=10), Slow(), toy.Lines(), store=CheckpointStore(tmp_path))
     trainer.pace.finish = lambda: time.sleep(0.03)  # type: ignore[method-assign]  # a device that is behind the host
     outcome = trainer.fit()
     spent = time.perf_counter() - began

@@ -17,7 +17,7 @@ from torch import Tensor
 from ranks import Ended, run_ranks, values
 from small_training import SIZE, Failing, Fitting, Net, Rows, Waves, same_bits
 from ups.engine import loop
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.loop import Trainer
 from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.ranks.dist import Dist, DivergedError
@@ -428,7 +428,7 @@ def stopped_then_resumed(strategy: str, folder: Path, stop_at: int | None, signa
             if phase == "forward" and step == stop_at and dist.rank == signalled:
                 flag.raised, flag.signal = True, "SIGTERM"
 
-        store = Vault(folder, dist.rank, dist.world, dist.saver)
+        store = CheckpointStore(folder, dist.rank, dist.world, dist.saver)
         settings = TrainConfig(steps=6, lr=0.05, clip=0.5, ema=0.9, log_every=1, validate_every=3, prefetch=0)
         pulse, rows = Pulse(None, dist.rank, ask), Rows()
         trainer = Trainer(settings, Fitting(), Waves(dist), dist, store, [rows], pulse=pulse, stop=flag)

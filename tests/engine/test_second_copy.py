@@ -17,7 +17,7 @@ from ups.engine.checkpoint import manifest
 from ups.engine.checkpoint.manifest import step_name, verify
 from ups.engine.checkpoint.second_copy import SecondCopy
 from ups.engine.checkpoint.store import CorruptError, Snapshot
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 
 SHARD = "rank-0-0.safetensors"
 
@@ -32,14 +32,14 @@ def flip(path: Path, name: str) -> None:
     (path / name).write_bytes(content)
 
 
-def filled(vault: Vault, *steps: int) -> Vault:
+def filled(vault: CheckpointStore, *steps: int) -> CheckpointStore:
     for step in steps:
         vault.save(Snapshot(step, {"w": torch.full((5, 2), float(step))}, {"step": step}))
         vault.wait()
     return vault
 
 
-def resumed(vault: Vault) -> tuple[int, float]:
+def resumed(vault: CheckpointStore) -> tuple[int, float]:
     checkpoint, w = vault.newest(), torch.zeros(5, 2)
     assert checkpoint is not None
     vault.load(checkpoint, {"w": w})
@@ -47,7 +47,7 @@ def resumed(vault: Vault) -> tuple[int, float]:
 
 
 def test_the_newest_alone_is_kept_there_and_is_whole(tmp_path: Path) -> None:
-    filled(Vault(tmp_path / "first", second=tmp_path / "second"), 1, 2, 3)
+    filled(CheckpointStore(tmp_path / "first", second=tmp_path / "second"), 1, 2, 3)
     assert names(tmp_path / "first") == [step_name(2), step_name(3)]
     assert names(tmp_path / "second") == [step_name(3)]
     assert verify(tmp_path / "second" / step_name(3)) is None
@@ -55,7 +55,7 @@ def test_the_newest_alone_is_kept_there_and_is_whole(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_is_gone_before_it_is_copied_stops_no_later_copy(tmp_path: Path) -> None:
     notes: list[str] = []
-    filled(Vault(tmp_path / "first"), 1)
+    filled(CheckpointStore(tmp_path / "first"), 1)
     copies = SecondCopy(tmp_path / "second", notes.append)
     copies.take(tmp_path / "first" / "step-gone")  # deleted as outdated, or set aside as damaged
     copies.wait()
@@ -72,20 +72,20 @@ def test_a_checkpoint_that_is_gone_before_it_is_copied_stops_no_later_copy(tmp_p
 def test_the_names_of_new_folders_outlive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     durable: list[Path] = []
     monkeypatch.setattr(manifest, "sync", durable.append)
-    filled(Vault(tmp_path / "checkpoints/codec", second=tmp_path / "copies/codec"), 1)
+    filled(CheckpointStore(tmp_path / "checkpoints/codec", second=tmp_path / "copies/codec"), 1)
     assert {tmp_path, tmp_path / "checkpoints", tmp_path / "copies"} <= set(durable)
     durable.clear()
-    filled(Vault(tmp_path / "checkpoints/codec"), 2)
+    filled(CheckpointStore(tmp_path / "checkpoints/codec"), 2)
     assert tmp_path not in durable
 
 
 def test_it_is_taken_where_the_first_is_damaged_or_gone(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    filled(Vault(first, second=second), 1, 2, 3)
+    filled(CheckpointStore(first, second=second), 1, 2, 3)
 
     def sentences() -> list[str]:
         said: list[str] = []
-        assert resumed(Vault(first, second=second, say=said.append)) == (3, 3.0)
+        assert resumed(CheckpointStore(first, second=second, say=said.append)) == (3, 3.0)
         return said
 
     assert sentences() == []
@@ -106,18 +106,18 @@ def test_it_is_taken_where_the_first_is_damaged_or_gone(tmp_path: Path) -> None:
 
 def test_an_older_copy_does_not_replace_a_newer_checkpoint(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    filled(Vault(first, second=second), 1)
-    filled(Vault(first), 2, 3)
-    assert resumed(Vault(first, second=second)) == (3, 3.0)
+    filled(CheckpointStore(first, second=second), 1)
+    filled(CheckpointStore(first), 2, 3)
+    assert resumed(CheckpointStore(first, second=second)) == (3, 3.0)
 
 
 def test_a_damaged_copy_is_not_taken(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    filled(Vault(first, second=second), 1, 2)
+    filled(CheckpointStore(first, second=second), 1, 2)
     for path in (*first.iterdir(), *second.iterdir()):
         flip(path, SHARD)
     with pytest.raises(CorruptError, match="none can be read back"):
-        Vault(first, second=second).newest()
+        CheckpointStore(first, second=second).newest()
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_copy_that_fails_is_said_once_and_stops_nothing(tmp_path: Path, tiny_disk: Path) -> None:
     said: list[str] = []
-    vault = filled(Vault(tmp_path / "first", second=tiny_disk / "second", say=said.append), 1)
+    vault = filled(CheckpointStore(tmp_path / "first", second=tiny_disk / "second", say=said.append), 1)
     assert said == []
     (tiny_disk / "filler").write_bytes(bytes(4000))
     filled(vault, 2, 3)
@@ -149,7 +149,7 @@ def test_a_copy_that_fails_is_said_once_and_stops_nothing(tmp_path: Path, tiny_d
 def test_a_place_that_is_no_folder_stops_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     (tmp_path / "file").touch()
-    vault = filled(Vault(tmp_path / "first", second=tmp_path / "file" / "in", say=said.append), 1, 2)
+    vault = filled(CheckpointStore(tmp_path / "first", second=tmp_path / "file" / "in", say=said.append), 1, 2)
     assert len(said) == 1
     assert resumed(vault) == (2, 2.0)
 
@@ -168,12 +168,12 @@ def resume_on_all(folder: Path, private: bool) -> tuple[int, float]:
     return checkpoint.step, float(tensors["w"].mean())
 
 
-def seated(folder: Path, private: bool) -> Vault:
+def seated(folder: Path, private: bool) -> CheckpointStore:
     """A rank whose second place is its machine's own, or everyone's."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     join_group(20)
     second = folder / (f"second-{rank}" if private else "second")
-    return Vault(folder / "first", rank, world, dist.group.WORLD, second=second)
+    return CheckpointStore(folder / "first", rank, world, dist.group.WORLD, second=second)
 
 
 @pytest.mark.parametrize("private", [False, True], ids=["shared", "of rank 0 alone"])

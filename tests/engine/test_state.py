@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.loop import Trainer
 from ups.engine.state import TrainingState
 from ups.engine.train import TrainConfig, affordable
@@ -27,7 +27,7 @@ def test_a_state_goes_through_json_and_back() -> None:
 
 
 def test_a_checkpoint_says_all_of_the_state_and_what_else_to_resume(toy: SimpleNamespace, tmp_path: Path) -> None:
-    Trainer(TrainConfig(steps=1), toy.Regression(), toy.Lines(), store=Vault(tmp_path)).fit()
+    Trainer(TrainConfig(steps=1), toy.Regression(), toy.Lines(), store=CheckpointStore(tmp_path)).fit()
     facts = json.loads((tmp_path / "step-000000001" / "facts.json").read_text())
     assert {*TrainingState().state_dict(), "stage", "bad", "judged"} <= facts.keys()
     state = TrainingState()

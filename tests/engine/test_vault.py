@@ -30,8 +30,8 @@ from ranks import join_group, run_ranks, values
 from ups.engine.checkpoint import manifest
 from ups.engine.checkpoint.manifest import verify
 from ups.engine.checkpoint.shard_files import local
-from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot, Store
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot, StateStore
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.randomness import random_state, set_random_state
 from ups.types import ConfigError
 from ups.verdict import Ending, classify
@@ -71,8 +71,8 @@ def saved(step: int) -> Snapshot:
     return Snapshot(step, plain(step), {"score": 0.1 + step, "worst": float("inf"), "names": ["ä"]}, {"rank": 0})
 
 
-def filled(folder: Path, *steps: int, **options: Any) -> Vault:
-    vault = Vault(folder, **options)
+def filled(folder: Path, *steps: int, **options: Any) -> CheckpointStore:
+    vault = CheckpointStore(folder, **options)
     for step in steps:
         vault.save(saved(step))
         vault.wait()
@@ -87,7 +87,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
-    vault: Store = filled(tmp_path / "deep" / "er", 7)
+    vault: StateStore = filled(tmp_path / "deep" / "er", 7)
     found, tensors = vault.newest(), blank(plain(7))
     assert found is not None
     assert (found.step, found.facts, found.own, found.world) == (7, saved(7).facts, {"rank": 0}, 1)
@@ -98,8 +98,8 @@ def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
 
 
 def test_no_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
-    assert Vault(tmp_path / "none").newest() is None
-    nowhere: Store = NoStore()
+    assert CheckpointStore(tmp_path / "none").newest() is None
+    nowhere: StateStore = NoStore()
     nowhere.save(saved(1))
     nowhere.wait()
     assert nowhere.newest() is None
@@ -107,7 +107,7 @@ def test_no_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_snapshot_does_not_see_later_changes(tmp_path: Path) -> None:
     go = threading.Event()
-    vault = Vault(tmp_path, at=lambda point: go.wait(10) and None if point == "before shard" else None)
+    vault = CheckpointStore(tmp_path, at=lambda point: go.wait(10) and None if point == "before shard" else None)
     tensors = plain(3)
     vault.save(Snapshot(3, tensors))
     for tensor in tensors.values():
@@ -177,7 +177,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_kept(
     said: list[str] = []
     filled(tmp_path, 1, 2)
     damage(tmp_path / LAST[1], name)
-    vault = Vault(tmp_path, say=said.append)
+    vault = CheckpointStore(tmp_path, say=said.append)
     found, tensors = vault.newest(), blank(plain(1))
     assert found is not None
     vault.load(found, tensors)
@@ -206,7 +206,7 @@ def test_another_format_is_named_and_left_alone(tmp_path: Path) -> None:
     filled(tmp_path, 1, 2)
     path = tmp_path / LAST[1] / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    assert Vault(tmp_path, say=said.append).newest().step == 1  # type: ignore[union-attr]
+    assert CheckpointStore(tmp_path, say=said.append).newest().step == 1  # type: ignore[union-attr]
     assert said == [
         "checkpoint step-000000002 was passed over for the one before it: its format is 99 and this version reads 3."
     ]
@@ -217,9 +217,9 @@ def test_the_only_checkpoint_being_damaged_means_to_begin_again(tmp_path: Path) 
     said: list[str] = []
     filled(tmp_path, 1)
     flip(tmp_path / LAST[0], "rank-0-0.safetensors")
-    assert Vault(tmp_path, say=said.append).newest() is None
+    assert CheckpointStore(tmp_path, say=said.append).newest() is None
     assert "step-000000001 is damaged" in said[0]
-    assert Vault(tmp_path).newest() is None, "what was set aside is not in the way"
+    assert CheckpointStore(tmp_path).newest() is None, "what was set aside is not in the way"
 
 
 def test_several_checkpoints_of_which_none_is_whole_are_an_end_and_are_left_alone(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_several_checkpoints_of_which_none_is_whole_are_an_end_and_are_left_alon
         with pytest.raises(
             CorruptError, match=r"none can be read back \(step-000000002: rank-0-0.safetensors is not"
         ) as error:
-            Vault(tmp_path).newest()
+            CheckpointStore(tmp_path).newest()
         assert "delete this folder" in str(error.value)
         assert names(tmp_path) == LAST
     assert classify(error.value).ending == Ending.CORRUPT
@@ -239,10 +239,10 @@ def test_several_checkpoints_of_which_none_is_whole_are_an_end_and_are_left_alon
 def test_what_was_set_aside_counts_as_work_that_was_there(tmp_path: Path) -> None:
     filled(tmp_path, 1, 2)
     flip(tmp_path / LAST[1], "rank-0-0.safetensors")
-    assert Vault(tmp_path).newest().step == 1  # type: ignore[union-attr]
+    assert CheckpointStore(tmp_path).newest().step == 1  # type: ignore[union-attr]
     flip(tmp_path / LAST[0], "rank-0-0.safetensors")
     with pytest.raises(CorruptError, match="none can be read back"):
-        Vault(tmp_path).newest()
+        CheckpointStore(tmp_path).newest()
 
 
 def test_the_only_checkpoint_being_of_another_format_is_an_end(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_the_only_checkpoint_being_of_another_format_is_an_end(tmp_path: Path) -
     path = tmp_path / LAST[0] / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
     with pytest.raises(CorruptError, match="its format is 99 and this version reads 3"):
-        Vault(tmp_path).newest()
+        CheckpointStore(tmp_path).newest()
 
 
 def test_retention_never_counts_a_damaged_one(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
         return torch.rand(1).item(), random.random(), float(np.random.rand())
 
     draw()
-    vault = Vault(tmp_path)
+    vault = CheckpointStore(tmp_path)
     vault.save(Snapshot(1, {}, {}, random_state(CPU)))
     expected = [draw() for _ in range(3)]
     found = vault.newest()
@@ -337,7 +337,7 @@ def test_a_full_disk_is_said_and_the_old_checkpoint_stays(small_disk: Path) -> N
 
 def test_the_need_for_disk_is_known_before_anything_is_written(small_disk: Path) -> None:
     said: list[str] = []
-    vault = Vault(small_disk, say=said.append)
+    vault = CheckpointStore(small_disk, say=said.append)
     vault.save(Snapshot(1, {"w": torch.ones(300_000)}))
     vault.wait()
     assert said == [
@@ -366,7 +366,7 @@ def test_a_read_only_folder_is_said_at_the_next_save_and_still_read(small_disk: 
 
 def test_a_save_that_takes_too_long_is_said(tmp_path: Path) -> None:
     go = threading.Event()
-    vault = Vault(tmp_path, at=lambda point: go.wait(10) and None, patience=0.05)  # noqa: ARG005
+    vault = CheckpointStore(tmp_path, at=lambda point: go.wait(10) and None, patience=0.05)  # noqa: ARG005
     vault.save(saved(1))
     with pytest.raises(OSError, match="step 1 has been written for too long"):
         vault.wait()
@@ -379,13 +379,15 @@ def test_a_save_that_takes_too_long_is_said(tmp_path: Path) -> None:
 # Several ranks.
 
 
-def member(folder: Path, seconds: float = 20, **options: Any) -> Vault:
+def member(folder: Path, seconds: float = 20, **options: Any) -> CheckpointStore:
     """The vault of this rank, in a process group of its own."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world == 1:
-        return Vault(folder, **options)
+        return CheckpointStore(folder, **options)
     join_group(60)
-    return Vault(folder, rank, world, dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)), **options)
+    return CheckpointStore(
+        folder, rank, world, dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)), **options
+    )
 
 
 def placed(ways: dict[str, list[Any]], shape: tuple[int, ...]) -> dict[str, Tensor]:
@@ -526,7 +528,7 @@ def test_a_kill_at_any_point_leaves_a_whole_checkpoint(tmp_path: Path, point: st
             assert result.value[0] in (errno.ECONNABORTED, None)
             assert result.value[1] < 5
     said: list[str] = []
-    vault = Vault(tmp_path, say=said.append)
+    vault = CheckpointStore(tmp_path, say=said.append)
     found = vault.newest()
     assert found is not None
     assert found.step == (3 if point in ("after rename", "before retention", "after retention") else 2)
@@ -644,7 +646,7 @@ def test_a_rank_that_does_not_come_is_waited_for_only_so_long(tmp_path: Path) ->
 
 def test_saving_blocks_little(tmp_path: Path) -> None:
     tensors = {f"w{i}": torch.randn(250_000) for i in range(24)}
-    vault, blocked, whole = Vault(tmp_path), list[float](), list[float]()
+    vault, blocked, whole = CheckpointStore(tmp_path), list[float](), list[float]()
     for step in range(4):
         start = time.perf_counter()
         vault.save(Snapshot(step, tensors))
@@ -659,7 +661,7 @@ def test_saving_blocks_little(tmp_path: Path) -> None:
 def test_what_a_gpu_holds_is_copied_through_pinned_memory_and_comes_back(tmp_path: Path) -> None:
     device = torch.device("cuda", 0)
     tensors = {**{n: t.to(device) for n, t in plain(1).items()}, "host": torch.ones(5)}
-    vault = Vault(tmp_path)
+    vault = CheckpointStore(tmp_path)
     vault.save(Snapshot(1, tensors, {}, random_state(device)))
     tensors["module/w"].mul_(2)  # after the snapshot
     expected = torch.rand(3, device=device)

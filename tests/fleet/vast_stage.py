@@ -16,8 +16,8 @@ import pytest
 from vast_server import KEY, Rented, offer, serving
 from vast_server import Vast as Server
 
-from ups_fleet.submit.job import Job
-from ups_fleet.submit.records import Record, note
+from ups_fleet.submit.job import LaunchJob
+from ups_fleet.submit.records import LaunchRecord, note
 from ups_fleet.submit.vast.labels import Label, home
 from ups_fleet.submit.vast.script import render
 from ups_fleet.supervise.proc import stat_of
@@ -92,15 +92,15 @@ class Stage:
 
     def job(
         self, name: str, *, seconds: float = 600.0, number: int = 0, flags: Mapping[str, str] | None = None, **more: str
-    ) -> Job:
+    ) -> LaunchJob:
         options = {"repo": str(self.repo), "commit": git(self.repo, "rev-parse", "HEAD"), "at": "."}
         options |= {"config": f"{name}.yaml", "package": ".", "store": "", **more}
         key = f"{name}-{number:08x}"
         folder, config = self.folder / "home" / key / "wave", self.repo / f"{name}.yaml"
-        shape = Job(key, "wave", config, folder, self.repo, ranks=2, gpus=1, seconds=seconds, grace=20.0)
+        shape = LaunchJob(key, "wave", config, folder, self.repo, ranks=2, gpus=1, seconds=seconds, grace=20.0)
         return replace(shape, flags=tuple((flags or {}).items()), options=options)
 
-    def rent(self, name: str, **more: Any) -> tuple[Job, Rented]:
+    def rent(self, name: str, **more: Any) -> tuple[LaunchJob, Rented]:
         """A machine that runs a config, with its record, as a launch makes them."""
         number = self.server.next
         job = self.job(name, number=number, **more)
@@ -108,7 +108,7 @@ class Stage:
         label = str(Label(job.key, home(), int(time.time() + 900)))
         body = {"label": label, "image": "", "runtype": "args", "onstart": "bash", "args": ["-c", render(job)]}
         id = self.server.create(number, body)[1]["new_contract"]
-        note(replace(Record.of(job, "vast"), identity=str(id)))
+        note(replace(LaunchRecord.of(job, "vast"), identity=str(id)))
         return job, self.server.machines[id]
 
 
@@ -123,7 +123,7 @@ def machine_with(vast: Server, key: str, until: float, where: str = "", **row: A
 
 def record_machine(key: str, id: int, folder: Path, engine: str = "vast") -> None:
     """The record of a job with a machine."""
-    note(Record(key, engine, "wave", "wave.yaml", str(folder / key), 1, 1, "2026-01-01T00:00:00Z", str(id)))
+    note(LaunchRecord(key, engine, "wave", "wave.yaml", str(folder / key), 1, 1, "2026-01-01T00:00:00Z", str(id)))
 
 
 def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:

@@ -19,13 +19,13 @@ from ups.config import load
 from ups.data import open_source
 from ups.data.readers.memory import open_memory
 from ups.definition import Definition, definition_from, is_file_name
-from ups.engine.memory import Work
+from ups.engine.memory import CodeCost
 from ups.jobs.estimate.timing import Ceilings
 from ups.jobs.fit import Data, _proposed, _single
 from ups.jobs.inspect import notes, problems
 from ups.jobs.recipe import proposal as module
 from ups.jobs.recipe.axis_ends import seamless
-from ups.jobs.recipe.data_profile import OF_FEW, Holding, held_as_they_are, holdings
+from ups.jobs.recipe.data_profile import OF_FEW, DataProfile, held_as_they_are, holdings
 from ups.jobs.recipe.pace import ANY_PACE, FAST, SLOW, pace
 from ups.jobs.recipe.proposal import propose
 from ups.models import CodecConfig, OperatorConfig, build
@@ -57,7 +57,7 @@ def bill(monkeypatch: pytest.MonkeyPatch) -> None:
     def costs(config: RunConfig, device: str) -> SimpleNamespace:  # noqa: ARG001
         check(config)
         flops = {"small": 100, "tiny": 10}[config.model.part("operator").size] * config.stage("operator").batch
-        stage = SimpleNamespace(work=Work(0, 0, flops * 10**9, 0, 0), captured=False)
+        stage = SimpleNamespace(work=CodeCost(0, 0, flops * 10**9, 0, 0), captured=False)
         return SimpleNamespace(stages=[stage], needed=10**6, parameters={"total": 1000})
 
     monkeypatch.setattr(module, "costs", costs)
@@ -355,7 +355,7 @@ def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_pat
 )
 def test_cells_are_left_out_evenly_and_never_of_an_axis_that_has_few(cells: tuple[int, ...], every: int) -> None:
     task = TASKS["burgers1d" if len(cells) == 1 else "cfd2d"]
-    assert Holding(task, ("a.npz",), (3,), cells, "", uneven=False).thin("cpu") == every
+    assert DataProfile(task, ("a.npz",), (3,), cells, "", uneven=False).thin("cpu") == every
 
 
 def test_folders_that_divide_a_data_set_are_left_to_do_so(tmp_path: Path) -> None:

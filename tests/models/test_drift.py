@@ -13,7 +13,7 @@ from torch import Tensor
 from ups.engine.optim import decays
 from ups.models import CodecConfig, LatentOperator, OperatorConfig, Simulator, build
 from ups.models.config import SimulatorConfig
-from ups.models.drift import Drift, moved
+from ups.models.drift import Advection, moved
 from ups.models.grids import Space
 from ups.models.stepping import Stepping
 from ups.physics import TASKS
@@ -58,9 +58,9 @@ def test_speeds_of_two_parameters_are_found_in_what_they_carry() -> None:
         before = torch.stack([(3 - abs(i)) * before.roll(i, axis) for i in range(-2, 3)]).sum(0)
     space = Space((16, 12), (True, True))
     frames = torch.stack((before, moved(before, 0.1 * params @ truth, space)), 1)
-    drift = Drift.fitted(params, dt, frames, space.periodic)
+    drift = Advection.fitted(params, dt, frames, space.periodic)
     assert torch.allclose(drift.way(torch.eye(2), torch.ones(2)), truth, atol=2e-3)
-    still = Drift.fitted(params, dt, frames, (False, False))
+    still = Advection.fitted(params, dt, frames, (False, False))
     assert not still.speeds.any(), "nothing is carried where nothing wraps"
 
 
@@ -123,12 +123,12 @@ def test_steps_of_uneven_length_in_a_box_of_another_one_are_carried_as_far_as_ea
 def test_speeds_that_carry_farther_than_half_a_box_are_told_by_parameters_that_differ(boxes: float) -> None:
     beta = torch.linspace(0.2, 1.0, 12).unsqueeze(1)
     frames = torch.stack((waves(12, 32, torch.zeros(12)), waves(12, 32, boxes * beta[:, 0])), 1)
-    drift = Drift.fitted(beta, torch.full((12, 1), STEP), frames, (True,))
+    drift = Advection.fitted(beta, torch.full((12, 1), STEP), frames, (True,))
     assert torch.allclose(drift.way(torch.ones(1, 1), torch.full((1,), STEP))[0, 0], torch.tensor(boxes), atol=1e-4)
 
 
 def test_what_looks_the_same_everywhere_is_not_carried() -> None:
-    drift = Drift.fitted(SPEEDS, torch.full((4, 1), STEP), torch.ones(4, 2, 16, 2), (True,))
+    drift = Advection.fitted(SPEEDS, torch.full((4, 1), STEP), torch.ones(4, 2, 16, 2), (True,))
     assert not drift.speeds.any()
 
 
@@ -270,7 +270,7 @@ def test_cells_are_those_of_the_codec_that_a_simulator_has_now() -> None:
 
 
 def test_a_network_is_told_the_part_of_a_token_that_is_left_of_a_way_and_nothing_of_whole_ones() -> None:
-    drift = Drift(1, 5)
+    drift = Advection(1, 5)
     torch.nn.init.normal_(drift.told)
     space = Space((16, 8), (True, False))
     ways = torch.tensor([[0.0, 0.0, 0.0], [3 / 16, 0.4, 0.0], [3.25 / 16, 0.0, 0.0], [-0.75 / 16, 0.7, 0.0]])

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models import SIZES, Codec, CodecConfig, LatentOperator, OperatorConfig, SimulatorConfig, build
 from ups.models.blocks import join, split
-from ups.models.conditions import Conditioner, ParamRange
+from ups.models.conditions import Conditioner, ParamScaling
 from ups.models.grids import Space
 from ups.models.layers import FourierMixing
 from ups.physics import TASKS
@@ -159,7 +159,7 @@ def test_the_unit_of_a_parameter_changes_nothing(low: float, high: float) -> Non
     ends = torch.tensor([low, high, (low + high) / 3]).unsqueeze(1)
     heard = []
     for unit in (1.0, 1e-16):
-        measured = ParamRange(1)
+        measured = ParamScaling(1)
         measured.fit(ends[0] * unit, ends[1] * unit)
         heard.append(measured(ends * unit))
     assert torch.allclose(heard[0][:2].squeeze(1), torch.tensor([-1.0, 1.0]), atol=1e-4)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ups.physics import TASKS
-from ups.physics.constraints import Conserved, Held, Law, Positive, Within
+from ups.physics.constraints import Conserved, HeldFaces, Law, Positive, Within
 from ups.physics.dispersive import stretched
 from ups.physics.divergence import DivergenceFree
 from ups.physics.laws import guarding, laws_of, repaired
@@ -268,13 +268,13 @@ def test_between_walls_a_flow_without_divergence_stays_and_the_rest_is_removed()
 
 
 def test_the_outermost_cell_lies_between_the_wall_and_those_within() -> None:
-    law, domain = Held("left end", 0, 1.0, ends=(0,)), box(6)
+    law, domain = HeldFaces("left end", 0, 1.0, ends=(0,)), box(6)
     u = torch.tensor([[0.9, 0.8, 0.7, 0, 0, 0], [1.3, 0.8, 0.7, 0, 0, 0], [0.5, 0.8, 0.7, 0, 0, 0]]).view(3, 1, 6, 1)
     assert law.residual(u, domain).tolist() == pytest.approx([0.0, 0.3 / 1.3, 0.2 / 0.8], rel=1e-6)
     fixed = law.project(u, u[:, 0], domain)
     assert fixed[:, 0, 0, 0].tolist() == pytest.approx([0.9, 1.0, 0.7])
     assert torch.equal(fixed[:, :, 1:], u[:, :, 1:])
-    square = Held("walls", 0, 0.0, (0, 1))
+    square = HeldFaces("walls", 0, 0.0, (0, 1))
     for cells in ((6, 6), (9, 16), (5, 8), (2, 3)):
         v = noise(64, 1, *cells, 1)
         fixed = square.project(v, v[:, 0], box(*cells))
@@ -283,7 +283,7 @@ def test_the_outermost_cell_lies_between_the_wall_and_those_within() -> None:
 
 
 ENERGY = Conserved("energy", lambda u: u[..., 0].square(), repair=stretched(0))
-PENALISED = (MASS, ENERGY, FLOW, Within("u", 0, -0.5, 0.5), Held("wall", 0, 3.0))
+PENALISED = (MASS, ENERGY, FLOW, Within("u", 0, -0.5, 0.5), HeldFaces("wall", 0, 3.0))
 
 
 @pytest.mark.parametrize("law", PENALISED, ids=lambda law: law.name)

@@ -26,7 +26,7 @@ from ups.data.readers import READERS
 from ups.data.readers.pdebench import FieldsSource
 from ups.data.source import Reader
 from ups.data.trajectories import Trajectories
-from ups.engine.checkpoint.store import Snapshot, Store
+from ups.engine.checkpoint.store import Snapshot, StateStore
 from ups.engine.ranks.dist import DivergedError
 from ups.eval.report import Report
 from ups.files import sha256, sync
@@ -458,16 +458,16 @@ def test_a_checkpoint_refuses_other_data_even_where_the_folder_has_lost_its_reco
 def test_a_checkpoint_of_before_says_that_it_does_not_know_its_data(
     stopped: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from ups.engine.checkpoint.vault import Vault
+    from ups.engine.checkpoint.vault import CheckpointStore
 
-    newest, sentences = Vault.newest, list[str]()
+    newest, sentences = CheckpointStore.newest, list[str]()
 
-    def without(self: Vault) -> object:
+    def without(self: CheckpointStore) -> object:
         checkpoint = newest(self)
         bare = {name: value for name, value in checkpoint.facts.items() if name != "data"} if checkpoint else {}
         return replace(checkpoint, facts=bare) if checkpoint else None
 
-    monkeypatch.setattr(Vault, "newest", without)
+    monkeypatch.setattr(CheckpointStore, "newest", without)
     run_alone(stopped, screen(sentences), resume=True)
     assert any("does not say which data it was trained on" in sentence for sentence in sentences)
     assert RunDir(tmp_path / "runs/tiny").report.exists()
@@ -703,7 +703,7 @@ class Failing:
 
 
 def test_that_an_earlier_save_failed_is_passed_on_to_the_training() -> None:
-    store = IdentifiedStore(cast("Store", Failing()), {}, print, lambda: None)
+    store = IdentifiedStore(cast("StateStore", Failing()), {}, print, lambda: None)
     earlier = store.save(Snapshot(7, {}, {}, {}))
     assert earlier is not None
     assert earlier.strerror == "7"

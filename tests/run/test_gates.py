@@ -25,7 +25,7 @@ from ups.physics import TASKS
 from ups.progress import Screen
 from ups.provenance import code
 from ups.run.config import RunConfig, run_config
-from ups.run.journal import PHASES, Journal, Span, read_journal
+from ups.run.journal import PHASES, PhaseJournal, Span, read_journal
 from ups.run.judging.champion import Champion
 from ups.run.judging.gates_check import require_measurable
 from ups.run.run import Run, finish_alone
@@ -167,7 +167,7 @@ def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_
         assert read_journal(run_dir.journal)[-1]["phase"] == until
         assert run_dir.artifact("simulator").exists() == (until == "train")
         assert run_dir.data.exists() == (until != "check")
-    facts = Journal(run_dir.journal).last("dry-run")["stages"]
+    facts = PhaseJournal(run_dir.journal).last("dry-run")["stages"]
     assert set(facts) == {"codec", "operator"}
     assert all(math.isfinite(a) for s in facts.values() for a in s["losses"][0])
     finish, _ = again(config, Span.of(None, "evaluate"))
@@ -193,7 +193,7 @@ def test_a_long_evaluation_is_not_repeated_after_a_kill_before_its_report(
 
     monkeypatch.setattr("ups.run.judging.conclusion.DEAR", 0.0)
     with monkeypatch.context() as death:
-        death.setattr("ups.run.judging.conclusion.Conclusion._report", killed)
+        death.setattr("ups.run.judging.conclusion.AfterTraining._report", killed)
         with pytest.raises(RuntimeError, match="killed"):
             again(config, Span.of("evaluate", None))
     finish, _ = again(config)
@@ -257,7 +257,7 @@ def test_phases_are_named_in_their_order() -> None:
 
 
 def test_half_a_line_of_a_killed_run_hides_no_other(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "phases.jsonl")
+    journal = PhaseJournal(tmp_path / "phases.jsonl")
     with journal("data") as mark:
         mark.facts["files"] = "x"
     with (tmp_path / "phases.jsonl").open("a") as file:

@@ -33,7 +33,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import DataSet, aligned, as_known, open_files, open_sets
 from ups.run.data.divide import starts_of
 from ups.run.judging.ancestors import seen_before
-from ups.run.judging.exams import Exam, Maker, by_length, by_parameters, exams, labels_of
+from ups.run.judging.exams import EvalSet, Maker, by_length, by_parameters, exams, labels_of
 from ups.run.judging.judge import Judge, predictor_of
 from ups.run.judging.leaks import leaks
 from ups.run.order import fit_stage
@@ -165,7 +165,7 @@ def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) 
     alone = {
         exam.split: (exam.count, exam.part.shape, set(exam.part.params.flatten().tolist()))
         for exam in by_parameters(data, 1)
-        if isinstance(exam, Exam)
+        if isinstance(exam, EvalSet)
     }
     slow, fast = np.array([0.2, 0.9], np.float32).tolist()
     assert alone == {
@@ -188,7 +188,7 @@ def test_a_set_of_parameters_is_judged_once_and_one_that_ends_with_its_context_i
     entries = {name: {"file": str(tmp_path / f"{name}.npz"), "task": WAVES} for name in ("slow", "too", "fast")}
     (data,) = sets_of(config(tmp_path, entries), tmp_path)
     alone, said = by_parameters(data, 5)
-    assert isinstance(alone, Exam)
+    assert isinstance(alone, EvalSet)
     assert (alone.split, alone.count, len(alone.more)) == ("test, speed = 0.2", 2, 1)
     assert said == "wavelets (test, speed = 0.9) could not be judged: no frame follows the 5 given."
     settings = config(tmp_path, {name: entries[name] for name in ("slow", "too")})
@@ -219,7 +219,7 @@ def test_sets_of_parameters_are_named_in_the_order_in_which_their_equation_has_t
     entries = {f"e{i}": {**few, "params": params} for i, params in enumerate(sets)}
     (data,) = sets_of(config(tmp_path, entries), tmp_path)
     equations = [EQUATIONS["cfd1d"](**params) for params in sets]
-    said = [exam.split for exam in by_parameters(data, 1) if isinstance(exam, Exam)]
+    said = [exam.split for exam in by_parameters(data, 1) if isinstance(exam, EvalSet)]
     assert said == labels_of([equation.params() for equation in equations])
 
 

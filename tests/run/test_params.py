@@ -15,7 +15,7 @@ import torch
 from ups.config import load
 from ups.data import open_source
 from ups.data.layouts import FileSpec
-from ups.data.write import Writer
+from ups.data.write import TrajectoryWriter
 from ups.jobs.inspect import describe, problems
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.fit import fit
@@ -23,7 +23,7 @@ from ups.physics.random import Draw
 from ups.progress import Progress
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.generate import generate
-from ups.run.data.params import Range, files_of
+from ups.run.data.params import ParamRange, files_of
 from ups.types import ConfigError, Param
 
 
@@ -34,7 +34,7 @@ def made(folder: Path, task: str = "burgers1d", **changes: Any) -> list[Path]:
 
 def test_a_value_depends_on_the_seed_and_the_number_of_the_sample_alone() -> None:
     for scale in ("linear", "log"):
-        values = Range(low=0.001, high=1.0, scale=scale)
+        values = ParamRange(low=0.001, high=1.0, scale=scale)
         many = values.drawn("nu", 7, range(1000))  # type: ignore[arg-type]
         assert np.array_equal(values.drawn("nu", 7, [900, 3]), many[[900, 3]])
         assert not np.isclose(values.drawn("nu", 8, range(5)), many[:5]).any()
@@ -73,7 +73,9 @@ def test_the_values_of_a_range_are_read_back_and_are_those_that_were_solved_with
         assert source.problems == ()
         assert "nu" not in source.params
         stored = [float(source.params_of(i)["nu"]) for i in range(5)]
-        assert stored == files_of({"nu": Range(low=0.02, high=2.0, scale="log")})[0].drawn(0, range(5))["nu"].tolist()
+        assert (
+            stored == files_of({"nu": ParamRange(low=0.02, high=2.0, scale="log")})[0].drawn(0, range(5))["nu"].tolist()
+        )
         assert len(set(stored)) == 5
         for i, nu in enumerate(stored):
             equation = EQUATIONS["burgers1d"](nu=nu)
@@ -151,7 +153,7 @@ def test_in_a_file_of_groups_each_sample_says_its_own(tmp_path: Path) -> None:
     domain, times = EQUATIONS["diffsorp1d"]().domain(8), np.asarray([0.0, 5.0])
     identity = {"task": "diffsorp1d", "params": {"k": {"low": 1.0, "high": 2.0, "scale": "linear"}}}
     spec = FileSpec(task, {}, domain, times, 3, identity, {"k": np.asarray([1.5, 1.1, 1.9])})
-    writer = Writer(tmp_path / "1D_diff-sorp_NA_NA.h5", spec)
+    writer = TrajectoryWriter(tmp_path / "1D_diff-sorp_NA_NA.h5", spec)
     with writer.open():
         writer.write(0, np.random.default_rng(0).random((3, 2, 8, 1)), np.zeros((3, 8, 0)), {})
         path = writer.publish({"ups_task": "diffsorp1d", "ups_identity": json.dumps(identity)})

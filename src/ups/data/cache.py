@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.cache_locks import lock_for_reading
-from ups.data.cache_shards import FORMATS, Shard
+from ups.data.cache_shards import FORMATS, CacheShard
 from ups.data.clock import Clock
 from ups.data.trajectories import Trajectories
 from ups.files import sha256, stamp, sum_of
@@ -225,7 +225,7 @@ class Latents:
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
         self._seals = dict(seals or {})
         self._reading = weakref.finalize(self, os.close, lock_for_reading(folder / MANIFEST))
-        self._shards: dict[int, Shard] = {}
+        self._shards: dict[int, CacheShard] = {}
         self._open: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -234,7 +234,7 @@ class Latents:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_shards": {}, "_open": OrderedDict(), "_reading": None}  # whoever made it holds it
 
-    def _shard(self, number: int) -> Shard:
+    def _shard(self, number: int) -> CacheShard:
         if number in self._open:
             self._open.move_to_end(number)
             return self._shards[number]
@@ -242,7 +242,7 @@ class Latents:
         if number in self._shards:
             self._shards[number].open()
         else:
-            self._shards[number] = Shard(self.origin / entry["file"])
+            self._shards[number] = CacheShard(self.origin / entry["file"])
         shard = self._shards[number]
         self._require_sealed(entry, shard.stamp)
         if shard.bytes != entry["bytes"]:

@@ -112,7 +112,7 @@ class StoredArray(NamedTuple):
     size: int
 
 
-class Shard:
+class CacheShard:
     """The arrays of a shard, as they lie on disk: opening reads the header, `read` one row.
 
     A row is read by its place in the file, from the system's page cache, which all processes share: at random places

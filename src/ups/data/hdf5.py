@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ups.data.hdf5_safety import check_data_set, check_file
-from ups.data.source import Facts, Source, check_frame, check_path, denied
+from ups.data.source import Source, SourceFacts, check_frame, check_path, denied
 from ups.files import read_at, starts_with
 from ups.later import h5py
 from ups.types import Array, DataError
@@ -85,7 +85,7 @@ os.register_at_fork(after_in_child=Handle.forget)
 class Hdf5Source(Source):
     """A source over one HDF5 file, which each process opens for itself at its first read."""
 
-    def __init__(self, path: Path, facts: Facts) -> None:
+    def __init__(self, path: Path, facts: SourceFacts) -> None:
         super().__init__(path, facts)
         check_frame(path, facts)
         self._handle = Handle(path)

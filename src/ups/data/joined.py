@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.axis_order import in_order, turned
-from ups.data.source import AS_PARAMETER, UNUSED, Facts, Source, View
+from ups.data.source import AS_PARAMETER, UNUSED, Source, SourceFacts, View
 from ups.data.splits import parts_of
 from ups.data.units import units_of_all
 from ups.types import Array, DataError, Domain, Param, Params, TaskSpec, Trajectory, counted, few
@@ -120,7 +120,7 @@ class Joined(Source):
                 part.path.name for part, names_there in zip(parts, stated, strict=True) if name not in names_there
             ]
             problems += [f"{few(silent)}: do not say {name}, which other files do"] if silent else []
-        facts = Facts(
+        facts = SourceFacts(
             task=task,
             params=common,
             domain=first.domain,

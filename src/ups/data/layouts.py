@@ -74,7 +74,7 @@ def _dataset(group: Any, name: str, shape: tuple[int, ...]) -> None:
 
 
 @dataclass
-class Layout(ABC):
+class FileLayout(ABC):
     """How one kind of file is laid out. `arrays` lists its data sets with the shape of one sample."""
 
     spec: FileSpec
@@ -109,7 +109,7 @@ class Layout(ABC):
         """The batch cut up as `arrays` lists it."""
 
 
-class Fields(Layout):
+class Fields(FileLayout):
     """One data set N×T×S per channel, and PDEBench's t axis with one entry more than there are frames."""
 
     def __init__(self, spec: FileSpec) -> None:
@@ -125,7 +125,7 @@ class Fields(Layout):
         return [frames[..., c] for c in range(frames.shape[-1])]
 
 
-class Steady(Layout):
+class Steady(FileLayout):
     """`tensor` N×1×S holds the solution, `nu` N×S the coefficient; no time."""
 
     def __init__(self, spec: FileSpec) -> None:
@@ -136,7 +136,7 @@ class Steady(Layout):
         return [frames[..., 0], inputs[..., 0]]
 
 
-class Incompressible(Layout):
+class Incompressible(FileLayout):
     """`velocity` N×T×S×2, `particles` N×T×S×1, `force` N×S×2, `t` N×T."""
 
     def __init__(self, spec: FileSpec) -> None:
@@ -154,7 +154,7 @@ class Incompressible(Layout):
         return [frames[..., :2], frames[..., 2:], inputs]
 
 
-class Groups(Layout):
+class Groups(FileLayout):
     """One group per sample, named by its number: `data` T×S×C, `grid/x` …, `grid/t`, attribute `config` (YAML)."""
 
     def __init__(self, spec: FileSpec) -> None:
@@ -193,7 +193,7 @@ def _settings(spec: FileSpec) -> dict[str, Any]:
     return {**dict(spec.params), **{key: value for key, value in spec.identity.items() if key != "params"}}
 
 
-LAYOUTS: dict[str, Callable[[FileSpec], Layout]] = {
+LAYOUTS: dict[str, Callable[[FileSpec], FileLayout]] = {
     "array": Fields,
     "fields": Fields,
     "groups": Groups,

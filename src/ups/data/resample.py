@@ -22,7 +22,7 @@ class Resampled(View):
         if source.task.mask:
             raise DataError(f"{source.path}: has cells that do not count, which cannot be resampled; leave it out.")
         self.source = source
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, ResamplePlan] = {}
         domain = self._plan(source.domain).domain
         problems = tuple(text for text in source.problems if not uneven_axes([text]))
         task = dataclasses.replace(source.task, bounds=domain.bounds)
@@ -31,9 +31,9 @@ class Resampled(View):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plans": {}}
 
-    def _plan(self, domain: Domain) -> Plan:
+    def _plan(self, domain: Domain) -> ResamplePlan:
         if id(domain) not in self._plans:
-            self._plans[id(domain)] = Plan(domain)
+            self._plans[id(domain)] = ResamplePlan(domain)
         return self._plans[id(domain)]
 
     def domain_of(self, index: int) -> Domain:
@@ -61,7 +61,7 @@ class Resampled(View):
         return worst
 
 
-class Plan:
+class ResamplePlan:
     """What to do with arrays on one domain: a matrix per uneven axis, there and back."""
 
     def __init__(self, domain: Domain) -> None:

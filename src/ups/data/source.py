@@ -30,7 +30,7 @@ AS_PARAMETER = "`datasets: {{{0}: {0}}}` in the task makes {0} a parameter"
 
 
 @dataclass(frozen=True)
-class Facts:
+class SourceFacts:
     """What a file says about itself; `notes` are harmless observations, `problems` contradictions, a sentence each."""
 
     task: TaskSpec
@@ -69,7 +69,7 @@ class Source(AbstractContextManager["Source"], ABC):
     # Whether each channel lies by itself in the file, and `read_into` is fastest where it does so in memory too.
     channels_apart: bool = False
 
-    def __init__(self, path: Path, facts: Facts) -> None:
+    def __init__(self, path: Path, facts: SourceFacts) -> None:
         self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
         self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
         self.units, self.offered, self.unplaced = facts.units, facts.offered, facts.unplaced
@@ -195,8 +195,8 @@ class View(Source):
     """Another source under other facts: the same trajectories, seen differently. Subclasses say what differs."""
 
     def __init__(self, source: Source, **changes: Any) -> None:
-        facts = {name: getattr(source, name) for name in (f.name for f in dataclasses.fields(Facts))}
-        super().__init__(source.path, Facts(**{**facts, **changes}))
+        facts = {name: getattr(source, name) for name in (f.name for f in dataclasses.fields(SourceFacts))}
+        super().__init__(source.path, SourceFacts(**{**facts, **changes}))
         self.source, self.nan_is_mask = source, source.nan_is_mask
         self.channels_apart = source.channels_apart
         self._seen: dict[int, tuple[Domain, Domain]] = {}  # domains as this view sees them, each with what it is of
@@ -316,7 +316,7 @@ def numbered(path: Path, samples: int) -> tuple[str, ...]:
     return tuple(f"{i:06d}" for i in range(samples))
 
 
-def check_frame(path: Path, facts: Facts) -> None:
+def check_frame(path: Path, facts: SourceFacts) -> None:
     """Refuse a file whose axes span a frame that it cannot hold, whatever its data sets have along them."""
     if path.is_file():
         check_claim(path, 8 * math.prod(facts.domain.shape) * len(facts.task.channels), path.stat().st_size)

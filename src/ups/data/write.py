@@ -21,7 +21,7 @@ from ups.later import h5py
 from ups.types import Array, ConfigError, DataError
 
 
-class Writer:
+class TrajectoryWriter:
     """One file being written: `NAME.part` and a journal beside it until `publish` gives it its name.
 
     The HDF5 structure is laid out first, with every data set contiguous and its place fixed; samples then go straight
@@ -38,7 +38,7 @@ class Writer:
         self.measured: list[dict[str, float]] = []
 
     @contextmanager
-    def open(self) -> Iterator[Writer]:
+    def open(self) -> Iterator[TrajectoryWriter]:
         """Take the file (nobody else may write it meanwhile), find out what is done, lay out what is not there."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

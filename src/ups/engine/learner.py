@@ -16,7 +16,7 @@ from ups.engine.meter import Meter
 from ups.engine.optim import Ema, Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.parallelize import Parallel
-from ups.engine.stage import Stage
+from ups.engine.stage import Learnable
 from ups.engine.state import TrainingState
 from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
@@ -36,7 +36,7 @@ class Learner:
     def __init__(
         self,
         config: TrainConfig,
-        stage: Stage,
+        stage: Learnable,
         parallel: Parallel,
         dist: Dist,
         state: TrainingState,

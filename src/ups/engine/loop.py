@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ups.engine.checkpoint.keeper import Keeper
-from ups.engine.checkpoint.store import NoStore, Store
+from ups.engine.checkpoint.keeper import TrainingCheckpoint
+from ups.engine.checkpoint.store import NoStore, StateStore
 from ups.engine.graph import Graphs, Pace, Prefetch, graphed
 from ups.engine.learner import Learner
 from ups.engine.meter import Stopwatch, peak_memory
@@ -19,10 +19,10 @@ from ups.engine.preemption import STOP, Preempted, StopFlag
 from ups.engine.probe import probe
 from ups.engine.profile import profile
 from ups.engine.ranks.dist import Dist
-from ups.engine.ranks.drift import Drift
+from ups.engine.ranks.drift import WeightSync
 from ups.engine.ranks.parallelize import parallelize
-from ups.engine.ranks.vote import RETRIES, Consensus
-from ups.engine.stage import Batches, Stage, Tracker
+from ups.engine.ranks.vote import RETRIES, StepVote
+from ups.engine.stage import Learnable, RankBatches, Tracker
 from ups.engine.state import TrainingState
 from ups.engine.stragglers import Stragglers
 from ups.engine.train import DivergenceError, Outcome, TrainConfig
@@ -47,10 +47,10 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        stage: Stage,
-        batches: Batches,
+        stage: Learnable,
+        batches: RankBatches,
         dist: Dist | None = None,
-        store: Store | None = None,
+        store: StateStore | None = None,
         trackers: Sequence[Tracker] = (),
         report: OnTraining = lambda progress: None,  # noqa: ARG005
         pulse: Pulse | None = None,
@@ -70,12 +70,12 @@ class Trainer:
         self.graph: Graphs | None = graphed(self.learner, config.graph, self._say)
         self.limits = (config.microbatch, limit)
         self.state.take_at_most(*self.limits)
-        self.consensus = Consensus(
+        self.consensus = StepVote(
             self.dist, self.parallel, self.pulse, self.state, stop, self._say, self._seconds, batches.count
         )
-        self.drift = Drift(self.dist, self.parallel.digests, self.learner, config.on_drift == "mend", self._say)
+        self.drift = WeightSync(self.dist, self.parallel.digests, self.learner, config.on_drift == "mend", self._say)
         self.stragglers = Stragglers(self.dist, self.pulse, config.straggler, self._say)
-        self.keeper = Keeper(self.learner, store or NoStore(), self._say)
+        self.keeper = TrainingCheckpoint(self.learner, store or NoStore(), self._say)
         self.timetable = Timetable(config, self.state, batches.frames(), getattr(stage, "rollouts", 1))
         self.profile = profile(stage.name, self.dist.rank, self.dist.device, config.steps, self._say)
         self.watch = Stopwatch()

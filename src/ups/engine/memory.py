@@ -118,7 +118,7 @@ def fake(device: str) -> Iterator[FakeTensorMode]:
 
 
 @dataclass(frozen=True)
-class Work:
+class CodeCost:
     """What a piece of code costs: bytes beyond those that were there before, and how much there is to do."""
 
     peak: int  # bytes at the peak, gradients included
@@ -130,7 +130,7 @@ class Work:
 
 def training_work(
     loss: Callable[[Window], Losses], window: Window, device: str, config: TrainConfig, microbatch: int | None = None
-) -> Work:
+) -> CodeCost:
     """Forward and backward over a window, a microbatch at a time, as the loop does them. Leaves gradients behind."""
     parts = window.split(min(microbatch or len(window), len(window)))
     few = list(itertools.islice(parts, 2))  # later ones find gradients there as the second does
@@ -147,19 +147,19 @@ def training_work(
             del total
     share = len(window) / sum(len(part) for part in few)
     counts = (round(share * n) for n in (memory.flops, memory.moved, memory.operations))
-    return Work(memory.peak, saved, *counts)
+    return CodeCost(memory.peak, saved, *counts)
 
 
-def forward_work(run: Callable[[], object], device: str) -> Work:
+def forward_work(run: Callable[[], object], device: str) -> CodeCost:
     """Anything without gradients."""
     with torch.no_grad(), MemoryCount(device) as memory:
         result = run()
         del result
-    return Work(memory.peak, 0, memory.flops, memory.moved, memory.operations)
+    return CodeCost(memory.peak, 0, memory.flops, memory.moved, memory.operations)
 
 
 @dataclass(frozen=True)
-class Held:
+class StandingMemory:
     """Bytes that stay for a whole stage, and those its optimizer takes for a moment after the backward pass."""
 
     weights: int
@@ -176,7 +176,9 @@ class Held:
         return self.weights + self.moments + self.average + self.best + self.reduced
 
 
-def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, device: str, ranks: DistConfig) -> Held:
+def held_memory(
+    module: nn.Module, present: nn.Module, config: TrainConfig, device: str, ranks: DistConfig
+) -> StandingMemory:
     """For a stage that trains `module`, a part of what is `present` on the device."""
     learnt = trained(module)
     others = {id(t): t for t in (*present.parameters(), *present.buffers())}
@@ -200,7 +202,7 @@ def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, devi
     parts = 2.5 if ranks.rounds(config.precision) else 4  # all but the last are half as large as bf16
     gathered = round(parts * max((bytes_of(unit.parameters(), device) for unit in units), default=0))
     mine = whole // shards
-    return Held(
+    return StandingMemory(
         weights=fixed + mine + gathered,
         gradients=mine,
         moments=(2 * whole - of_muon) // shards + counters,

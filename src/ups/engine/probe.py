@@ -10,8 +10,8 @@ import torch
 from ups.engine.graph import Graphs
 from ups.engine.learner import Learner
 from ups.engine.randomness import generators, set_generators
-from ups.engine.ranks.vote import Consensus
-from ups.engine.stage import Batches
+from ups.engine.ranks.vote import StepVote
+from ups.engine.stage import RankBatches
 from ups.graphs import signature
 from ups.tensors import Window
 from ups.types import data_size
@@ -21,7 +21,7 @@ SPARE = 0.1  # of the memory this rank can have, that must be left at the peak
 ALL_OF_IT = 1 - 1e-9  # the part of the budget at which a curriculum asks for most
 
 
-def probe(learner: Learner, batches: Batches, consensus: Consensus, graph: Graphs | None) -> None:
+def probe(learner: Learner, batches: RankBatches, consensus: StepVote, graph: Graphs | None) -> None:
     """Run every kind of window forward and backward, on all ranks alike; weights, moments and generators stay.
 
     The moments exist already, so the peak is that of training. On the host memory is not limited by an allocator that
@@ -40,7 +40,7 @@ def probe(learner: Learner, batches: Batches, consensus: Consensus, graph: Graph
     _keep_data(learner, batches, consensus, peak)
 
 
-def _keep_data(learner: Learner, batches: Batches, consensus: Consensus, peak: int) -> None:
+def _keep_data(learner: Learner, batches: RankBatches, consensus: StepVote, peak: int) -> None:
     """Offer the data half of what ranks that share a GPU leave of it: graphs and validations take some of the rest."""
     keep = getattr(batches, "keep", None)
     if keep is None:
@@ -60,7 +60,7 @@ def _keep_data(learner: Learner, batches: Batches, consensus: Consensus, peak: i
         consensus.say(f"{data_size(stored)} of data are kept on the GPU.")
 
 
-def _every_kind(learner: Learner, batches: Batches, consensus: Consensus, graph: Graphs | None) -> int:
+def _every_kind(learner: Learner, batches: RankBatches, consensus: StepVote, graph: Graphs | None) -> int:
     """The most memory that any took."""
     device, seen, peak = learner.dist.device, set(), 0
     for step in _unlike(batches, learner.state.step):
@@ -82,7 +82,7 @@ def _every_kind(learner: Learner, batches: Batches, consensus: Consensus, graph:
     return peak
 
 
-def _unlike(batches: Batches, first: int) -> list[int]:
+def _unlike(batches: RankBatches, first: int) -> list[int]:
     """The steps to look at: of those whose windows are said to be alike, the first; they need not be read to know."""
     steps = range(first, first + LOOKED_AT)
     kind: Callable[[int], Hashable] = getattr(batches, "kind", lambda step: step)

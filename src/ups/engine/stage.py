@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ups.tensors import Losses, Window
 
 
-class Stage(Protocol):
+class Learnable(Protocol):
     """What is learnt. `view` is the part of a window that is trained on at `progress` (0 … 1) of the budget.
 
     `loss` gives named, weighted terms whose sum is minimised; each is a mean over samples of what depends on that
@@ -37,7 +37,7 @@ class Tracker(Protocol):
     def log(self, step: int, values: Mapping[str, float | str]) -> None: ...
 
 
-class Batches(Protocol):
+class RankBatches(Protocol):
     """The data of one rank. `batch` is a pure function of the step, safe to call from another thread; so a resumed run
     sees what the uninterrupted one would have seen. `count` is the samples of all ranks in a step, the rank's own
     being its share of them. `validation` gives whole windows to measure after `step` steps, and the trainer takes its

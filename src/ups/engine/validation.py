@@ -10,7 +10,7 @@ from torch import nn
 
 from ups.engine.optim import Ema
 from ups.engine.ranks.dist import Dist
-from ups.engine.stage import Stage
+from ups.engine.stage import Learnable
 from ups.engine.state import TrainingState
 from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
 from ups.heartbeat import Pulse
@@ -80,7 +80,7 @@ def _passed(every: float, progress: float) -> int:
 
 @torch.no_grad()
 def measure(
-    stage: Stage,
+    stage: Learnable,
     windows: Iterable[Window],
     ema: Ema,
     dist: Dist,

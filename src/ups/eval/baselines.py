@@ -11,7 +11,7 @@ from ups.plugins import Table
 from ups.types import TaskSpec, check_known
 
 if TYPE_CHECKING:
-    from ups.eval.rollout import Learner
+    from ups.eval.rollout import TrainedPredictor
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Baseline:
     of it, where it is no network that is trained for as long as ours.
     """
 
-    make: Callable[[TaskSpec, int, int], Learner]
+    make: Callable[[TaskSpec, int, int], TrainedPredictor]
     require: Callable[[], None]
     applies: Callable[[TaskSpec], bool] = lambda _: True
     about: str = ""
 
-    def untrained(self, task: TaskSpec, context: int, parameters: int, seed: int) -> Learner:
+    def untrained(self, task: TaskSpec, context: int, parameters: int, seed: int) -> TrainedPredictor:
         """What `make` gives, of weights that the seed decides. No other random number changes."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # unlike torch.manual_seed, it leaves those of GPUs alone
@@ -39,7 +39,7 @@ class Baseline:
 def _neuralop(kind: str) -> Baseline:
     """A network of the package neuraloperator."""
 
-    def make(task: TaskSpec, context: int, parameters: int) -> Learner:
+    def make(task: TaskSpec, context: int, parameters: int) -> TrainedPredictor:
         from ups.eval.fourier import NeuralOpBaseline
 
         return NeuralOpBaseline.matched(task, context, kind, parameters)
@@ -55,7 +55,7 @@ def _neuralop(kind: str) -> Baseline:
 def _linear() -> Baseline:
     """Least squares on neighbouring cells; of steady states, which follow from all of their inputs, there is none."""
 
-    def make(task: TaskSpec, context: int, _: int) -> Learner:
+    def make(task: TaskSpec, context: int, _: int) -> TrainedPredictor:
         from ups.eval.linear import LinearBaseline
 
         return LinearBaseline(task, context)

@@ -36,7 +36,7 @@ class Example:
     mask: Array | None = None
 
 
-class Batches:
+class BatchParts:
     """What is kept of the batches of an evaluation."""
 
     def __init__(self, examples: int) -> None:
@@ -86,7 +86,7 @@ class Batches:
         return np.asarray(sum((both * n for both, n in self.spectra), np.zeros(())) / samples)
 
 
-def grouped(windows: Iterable[Window], at_once: int, batches: Batches) -> Iterator[list[Window]]:
+def grouped(windows: Iterable[Window], at_once: int, batches: BatchParts) -> Iterator[list[Window]]:
     """Windows that are predicted together: as many as have `at_once` cells, and at least one."""
     group: list[Window] = []
     for window in windows:

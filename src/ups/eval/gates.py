@@ -11,7 +11,7 @@ import numpy as np
 
 from ups.eval.metrics import METRICS
 from ups.eval.pairs import difference
-from ups.eval.results import Record
+from ups.eval.results import ResultRecord
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Section
 from ups.types import OURS, counted
@@ -89,7 +89,7 @@ class Gate:
 
 
 def decide(
-    bounds: Mapping[str, Mapping[str, float]], records: Sequence[Record], champions: Sequence[Gate] = ()
+    bounds: Mapping[str, Mapping[str, float]], records: Sequence[ResultRecord], champions: Sequence[Gate] = ()
 ) -> tuple[Gate, ...]:
     """Every gate with what the records of the predictor `ups` say; those of a champion are given."""
     gates = []
@@ -117,7 +117,7 @@ def missed(gates: Sequence[Gate]) -> str:
     return f"{'; '.join(sentences[:3])}{more}." if sentences else ""
 
 
-def records_of(gates: Sequence[Gate], records: Sequence[Record]) -> list[Record]:
+def records_of(gates: Sequence[Gate], records: Sequence[ResultRecord]) -> list[ResultRecord]:
     """A record for each gate: its bound is where it lies on the axis `bound`."""
     rows = []
     for gate in gates:
@@ -129,7 +129,7 @@ def records_of(gates: Sequence[Gate], records: Sequence[Record]) -> list[Record]
     return rows
 
 
-def is_gate(record: Record) -> bool:
+def is_gate(record: ResultRecord) -> bool:
     """Whether a record is one of `records_of`."""
     return record.mode in MODES.values()
 
@@ -147,7 +147,7 @@ def gates_section(gates: Sequence[Gate]) -> Section:
     return Section("Gates", text, tuple(rows), verdict=missed(gates) or "Every gate is passed.", good=not missed(gates))
 
 
-def _measured(records: Sequence[Record], task: str, metric: str) -> Record | None:
+def _measured(records: Sequence[ResultRecord], task: str, metric: str) -> ResultRecord | None:
     """The number of the whole rollout on the first split, which is the run's own test part."""
     wanted = (task, metric, OURS, "strict", "")
     return next((r for r in records if (r.task, r.metric, r.predictor, r.mode, r.axis) == wanted), None)

@@ -15,7 +15,7 @@ LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """The mean of ours − theirs over `n` trajectories, with an interval, and how likely so much is by chance.
 
     `level` is the error that the interval allows itself: 0.05 for one comparison, less for each of several. `p` is of
@@ -50,7 +50,7 @@ def surely_lower(ours: Array, theirs: Array) -> bool:
     return gap.high < 0 if gap.decidable else bool((np.asarray(ours) < np.asarray(theirs)).all())
 
 
-def difference(ours: Array, theirs: Array, comparisons: int = 1) -> Difference:
+def difference(ours: Array, theirs: Array, comparisons: int = 1) -> PairedDifference:
     """Ours − theirs, of errors on the same trajectories, as one of several `comparisons`.
 
     If nothing but chance decides whose error is the larger on a trajectory, the mean over any subset of the
@@ -74,11 +74,11 @@ def difference(ours: Array, theirs: Array, comparisons: int = 1) -> Difference:
     p = min(1.0, 2 * (1 + min(below, above)) / count)
     rank = math.floor(level / 2 * count)  # so many order statistics are left out on each side
     if rank < 1:
-        return Difference(float(gaps.mean()), -math.inf, math.inf, p, n, level)
-    return Difference(float(gaps.mean()), float(means[rank - 1]), float(means[-rank]), p, n, level)
+        return PairedDifference(float(gaps.mean()), -math.inf, math.inf, p, n, level)
+    return PairedDifference(float(gaps.mean()), float(means[rank - 1]), float(means[-rank]), p, n, level)
 
 
-def _diverging(gaps: Array, level: float) -> Difference:
+def _diverging(gaps: Array, level: float) -> PairedDifference:
     """Where one of both diverges the mean does not exist, but who does so more often is a question of signs."""
     ups, downs = int((gaps > 0).sum()), int((gaps < 0).sum())
     n = ups + downs
@@ -89,7 +89,7 @@ def _diverging(gaps: Array, level: float) -> Difference:
     value = math.nan if all(infinite) else math.inf if infinite[0] else -math.inf
     low, high = (-math.inf, math.inf) if not sure else (0.0, math.inf) if ups > downs else (-math.inf, 0.0)
     low, high = (math.nextafter(0, 1), high) if low == 0.0 else (low, math.nextafter(0, -1) if high == 0.0 else high)
-    return Difference(value, low, high, p, len(gaps), level)
+    return PairedDifference(value, low, high, p, len(gaps), level)
 
 
 def _subset_means(gaps: Array) -> Array:

@@ -16,7 +16,7 @@ from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import number, strict
 from ups.eval.learning import LearningCurve
 from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, rollouts_lost
-from ups.eval.results import Cost, DataFact, Point, Record, Scored, TaskResult
+from ups.eval.results import Cost, CurvePoint, DataFact, ResultRecord, Scored, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.training_facts import DrawCount, StageFact
 from ups.eval.trajectories import PerTrajectory
@@ -52,7 +52,7 @@ class Report:
     simulators: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def _measured(self) -> list[Record]:
+    def _measured(self) -> list[ResultRecord]:
         """A record for every number but the gates and the times of the phases."""
         records = [
             self._record(e, p) for task in self.tasks for e in task.entries() for p in results.points_of(task, e)
@@ -60,12 +60,12 @@ class Report:
         return records + [self._drawn_record(d, n, value) for d in self.drawn for n, value in d.numbers().items()]
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[ResultRecord]:
         """Every number, one record each."""
         return self.numbers + records_of(self.gates, self._measured)
 
     @property
-    def numbers(self) -> list[Record]:
+    def numbers(self) -> list[ResultRecord]:
         """Every number but the gates."""
         return self._measured + [self._phase_record(name, seconds) for name, seconds in self.phases]
 
@@ -82,7 +82,9 @@ class Report:
         vars(report)["_measured"] = self._measured
         return report
 
-    def find(self, task: str, predictor: str, metric: str = "nrmse", mode: str = "strict", split: str = "") -> Record:
+    def find(
+        self, task: str, predictor: str, metric: str = "nrmse", mode: str = "strict", split: str = ""
+    ) -> ResultRecord:
         """The one record that answers; the first split unless it is named."""
         for r in self._measured:
             if (r.task, r.predictor, r.metric, r.mode) == (task, predictor, metric, mode) and split in ("", r.split):
@@ -231,10 +233,10 @@ class Report:
             simulator=self.simulators.get(e.predictor, ""),
         )
 
-    def _record(self, entry: Scored, p: Point) -> Record:
+    def _record(self, entry: Scored, p: CurvePoint) -> ResultRecord:
         e, m = entry.evaluation, p.number
         cost = Cost() if p.predictor == "truth" else entry.cost
-        return Record(
+        return ResultRecord(
             task=e.task.name,
             split=e.split,
             metric=m.name,
@@ -257,7 +259,7 @@ class Report:
             seed=self.seed,
         )
 
-    def _drawn_record(self, d: DrawCount, name: str, value: float) -> Record:
+    def _drawn_record(self, d: DrawCount, name: str, value: float) -> ResultRecord:
         ours = next((t.ours for t in self.tasks if t.ours.evaluation.task.name == d.task), None)
         return dataclasses.replace(
             self._of_training(ours, name, float(value)),
@@ -270,13 +272,13 @@ class Report:
             data=self._version(d.task),
         )
 
-    def _phase_record(self, name: str, seconds: float) -> Record:
+    def _phase_record(self, name: str, seconds: float) -> ResultRecord:
         return self._of_training(self.tasks[0].ours if self.tasks else None, name, float(seconds))
 
-    def _of_training(self, ours: Scored | None, name: str, value: float) -> Record:
+    def _of_training(self, ours: Scored | None, name: str, value: float) -> ResultRecord:
         """What the training of a predictor took, and not what it predicts: a phase of it, if nothing else is said."""
         cost = ours.cost if ours else Cost()
-        return Record(
+        return ResultRecord(
             task="",
             split="",
             metric=name,

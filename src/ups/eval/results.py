@@ -172,7 +172,7 @@ def how_few(trajectories: int) -> str:
 
 
 @dataclass(frozen=True)
-class Record:
+class ResultRecord:
     """One line of results.json: a number, or a point of a curve.
 
     `axis` names what a curve runs along ("time" after the last given frame, "wavenumber", or a parameter), and `at`
@@ -214,7 +214,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """A number, and where on a curve it lies."""
 
     number: Number
@@ -223,7 +223,7 @@ class Point:
     at: float = 0.0
 
 
-def points_of(task: TaskResult, entry: Scored) -> list[Point]:
+def points_of(task: TaskResult, entry: Scored) -> list[CurvePoint]:
     """Every number of an entry: its metrics, its ratio to persistence, its error against time and parameters, its
     spectrum."""
     e, still = entry.evaluation, task.persistence_for(entry)
@@ -232,42 +232,44 @@ def points_of(task: TaskResult, entry: Scored) -> list[Point]:
     if still is not None:
         mine, theirs = e.per_sample(), still.evaluation.per_sample()
         numbers.append(ratio_of_means(mine, theirs, label, "nrmse-over-persistence"))
-    points = [Point(number, e.predictor) for number in numbers]
+    points = [CurvePoint(number, e.predictor) for number in numbers]
     for at, value, low, high in zip(times_of(e), *e.against_time, strict=True):
         number = Number("nrmse-at-time", "strict", label, float(value), float(low), float(high), n)
-        points.append(Point(number, e.predictor, "time", float(at)))
+        points.append(CurvePoint(number, e.predictor, "time", float(at)))
     for curve in (by_parameter([e], name) for name in varied([e])):
         rows = zip(curve.values, curve.numbers, strict=True)
-        points += [Point(number, e.predictor, curve.name, float(at)) for at, number in rows]
+        points += [CurvePoint(number, e.predictor, curve.name, float(at)) for at, number in rows]
     scored = (("ensemble", task.ensemble), ("error-estimate", task.errors), ("search", task.search))
     for kind, scores in scored if entry is task.ours else ():
         if scores is not None:
             points += _points_of(kind, scores, e)
     verdicts = task.shortfall.numbers(task.ours.cost.steps != 0) if entry is task.ours else {}
-    points += [Point(Number(name, "verdict", label, v, v, v, n), e.predictor) for name, v in verdicts.items()]
+    points += [CurvePoint(Number(name, "verdict", label, v, v, v, n), e.predictor) for name, v in verdicts.items()]
     if task.laws and entry is task.ours:
         # One by one: a law may hold under the boundary of some of the trajectories only.
-        points += [Point(strict(f"law {name}", values, label), e.predictor) for name, values in task.laws.items()]
+        points += [CurvePoint(strict(f"law {name}", values, label), e.predictor) for name, values in task.laws.items()]
     if task.refinement is not None and entry is task.ours:
-        points += [Point(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
+        points += [CurvePoint(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
     if e.predictor in task.long and any(entry is main for main in (task.ours, *task.baselines)):
-        points += [Point(strict(name, values, label), e.predictor) for name, values in task.long[e.predictor].items()]
+        points += [
+            CurvePoint(strict(name, values, label), e.predictor) for name, values in task.long[e.predictor].items()
+        ]
     finite = int((~e.diverged).sum())
     curves = [(e.predictor, e.spectra[1])] + [("truth", e.spectra[0])] * (entry is task.ours)
     for who, power in curves:
         for wave, value in enumerate(np.asarray(power)[1:].sum(-1), start=1):
             number = Number("power", "strict", label, float(value), float(value), float(value), finite)
-            points.append(Point(number, who, "wavenumber", float(wave)))
+            points.append(CurvePoint(number, who, "wavenumber", float(wave)))
     return points
 
 
-def _points_of(kind: str, scores: EnsembleScores | ErrorScores | SearchScores, e: Evaluation) -> list[Point]:
+def _points_of(kind: str, scores: EnsembleScores | ErrorScores | SearchScores, e: Evaluation) -> list[CurvePoint]:
     """Scores of ensembles, estimates or searches: numbers over the whole rollout, and those at each step."""
     label, n, ends, curve_ends = e.protocol.label, scores.samples, scores.ends(), scores.curve_ends()
 
-    def point(name: str, value: float, low: float, high: float, axis: str = "", at: float = 0.0) -> Point:
+    def point(name: str, value: float, low: float, high: float, axis: str = "", at: float = 0.0) -> CurvePoint:
         number = Number(f"{kind} {name}", "strict", label, float(value), float(low), float(high), n)
-        return Point(number, e.predictor, axis, float(at))
+        return CurvePoint(number, e.predictor, axis, float(at))
 
     points = [point(name, v, *ends.get(name, (v, v))) for name, v in scores.numbers().items()]
     for name, values in scores.curves().items():
@@ -281,7 +283,7 @@ def times_of(e: Evaluation) -> Any:
     return np.arange(1, e.steps + 1) * float(e.dt.mean()) if e.dt.ndim == 1 else e.dt.mean(0).cumsum()
 
 
-def rows_of(records: Sequence[Record]) -> list[dict[str, object]]:
+def rows_of(records: Sequence[ResultRecord]) -> list[dict[str, object]]:
     """Records as JSON can say them."""
     return [{k: encoded(v) for k, v in asdict(r).items()} for r in records]
 
@@ -291,11 +293,11 @@ def write_results(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     write_atomic(path, "[\n" + ",\n".join(json.dumps(row, allow_nan=False) for row in rows) + "\n]\n")
 
 
-def read_results(path: Path) -> list[Record]:
+def read_results(path: Path) -> list[ResultRecord]:
     """The records of a results.json."""
     try:
         rows = json.loads(path.read_text())
-        return [Record(**{k: _decoded(k, v) for k, v in row.items()}) for row in rows]
+        return [ResultRecord(**{k: _decoded(k, v) for k, v in row.items()}) for row in rows]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not a results.json of this version ({error}); evaluate the run again.") from error
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ups.eval.batches import THREADS, Batches, Example, grouped
+from ups.eval.batches import THREADS, BatchParts, Example, grouped
 from ups.eval.intervals import Number, intervals, strict
 from ups.eval.metrics import Errors, summary
 from ups.tensors import Losses, Window
@@ -69,7 +69,7 @@ class Predictor(Protocol):
         ...
 
 
-class Learner(Predictor, Protocol):
+class TrainedPredictor(Predictor, Protocol):
     """A predictor that is trained: a stage of training for one task, whose statistics `fit` takes from its windows."""
 
     @property
@@ -196,7 +196,7 @@ def evaluate(
     one at a time, only errors are kept, and of the first `examples` samples the fields. A `blind` predictor is shown
     the window without its targets.
     """
-    batches = Batches(examples)
+    batches = BatchParts(examples)
     with ThreadPoolExecutor(THREADS, "metrics") as pool:
         for group in grouped((_cut(window, protocol) for window in windows), getattr(predictor, "at_once", 0), batches):
             whole = Window.join(group)

@@ -15,7 +15,7 @@ from ups.eval.learning import SCORE, LearningCurve
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
 from ups.eval.remarks import percent
-from ups.eval.results import DataFact, Record, Scored, TaskResult, times_of
+from ups.eval.results import DataFact, ResultRecord, Scored, TaskResult, times_of
 from ups.eval.rollout import Evaluation
 from ups.eval.training_facts import DrawCount, StageFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
@@ -55,7 +55,7 @@ def learning_section(curves: Sequence[LearningCurve]) -> Section:
     return section
 
 
-def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
+def task_section(task: TaskResult, find: Callable[..., ResultRecord]) -> Section:
     """One task: its verdict, error against time, spectrum, films, and a table of what else was judged."""
     ours = task.ours.evaluation
     words, good = task.verdict
@@ -112,7 +112,7 @@ def _against_time(task: TaskResult, entries: Sequence[Scored]) -> tuple[str, str
     return "Error against time, with 95 % intervals.", chart(curves, label, "nRMSE")
 
 
-def refinement_section(tasks: Sequence[TaskResult], find: Callable[..., Record]) -> Section:
+def refinement_section(tasks: Sequence[TaskResult], find: Callable[..., ResultRecord]) -> Section:
     """Steady states refined by iterations on their discrete equations, beside the same solver from zero."""
     rows: list[tuple[str, ...]] = [("task", "tolerance", "nRMSE predicted", *MEANINGS.values())]
     for task in tasks:
@@ -185,7 +185,7 @@ def drawn_section(drawn: Sequence[DrawCount]) -> Section:
     return Section("What was drawn", text, tuple(rows))
 
 
-def numbers_section(records: Sequence[Record]) -> Section:
+def numbers_section(records: Sequence[ResultRecord]) -> Section:
     """Every record that is no point of a curve."""
     head = ("task", "predictor", "split", "metric", "mode", "protocol", "value", "low", "high", "samples", "frames")
     rows: list[tuple[str, ...]] = [head]
@@ -203,7 +203,7 @@ def numbers_section(records: Sequence[Record]) -> Section:
     return Section("Every number", text, tuple(rows), folded=True)
 
 
-def curves_section(records: Sequence[Record]) -> Section:
+def curves_section(records: Sequence[ResultRecord]) -> Section:
     """Every record that is a point of a curve."""
     rows: list[tuple[str, ...]] = [("task", "predictor", "split", "metric", "along", "at", "value", "low", "high")]
     for r in records:
@@ -213,7 +213,7 @@ def curves_section(records: Sequence[Record]) -> Section:
     return Section("Every point of the curves", table=tuple(rows), folded=True)
 
 
-def _beyond(task: TaskResult, find: Callable[..., Record]) -> Table:
+def _beyond(task: TaskResult, find: Callable[..., ResultRecord]) -> Table:
     """Ours, baselines and persistence on what else was judged: trajectories of other lengths and grids than most have,
     another resolution, other parameters."""
     if not task.beyond:

@@ -25,14 +25,14 @@ from ups.verdict import FINISHED
 Carried = tuple[RunDir, Finish]
 
 
-class Start(Protocol):
+class CarryOut(Protocol):
     """Carries a run out; its folder, and how it ended. `before` it something took so many seconds."""
 
     def __call__(self, config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]) -> Carried: ...
 
 
 def demo(
-    out: Path, config: Path | None, screen: Screen, ensemble: Path | None = None, start: Start = finish_alone
+    out: Path, config: Path | None, screen: Screen, ensemble: Path | None = None, start: CarryOut = finish_alone
 ) -> list[Carried]:
     """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages;
     then the same for the run of `ensemble`, which goes on from the first.

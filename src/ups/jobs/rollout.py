@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import torch
 
-from ups.data.source import Facts, Source
+from ups.data.source import Source, SourceFacts
 from ups.data.trajectories import Trajectories
 from ups.data.write_well import HEAD_BYTES, bytes_of, check_room, write_file
 from ups.engine.ranks.dist import device_of
@@ -157,7 +157,7 @@ def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Ten
         times = np.concatenate([np.stack([clock[:context] for clock in clocks]), times], 1)
         frames = torch.cat([window.context.to(frames), frames], 1)
     settings = [{**source.params_of(row), **params} for row in part.rows]
-    facts = Facts(spec, settings[0], part.domain, times[0], tuple(part.ids))
+    facts = SourceFacts(spec, settings[0], part.domain, times[0], tuple(part.ids))
     inputs = window.inputs
     if window.mask is not None:
         nothing, mask = ~window.mask.unsqueeze(-1), spec.given.index(spec.mask)
@@ -170,7 +170,7 @@ class Continued(Source):
     """Trajectories in memory: the frames that were given, and those that a simulator predicts after them."""
 
     def __init__(
-        self, path: Path, facts: Facts, values: Array, times: Array, params: Sequence[Params], inputs: Array
+        self, path: Path, facts: SourceFacts, values: Array, times: Array, params: Sequence[Params], inputs: Array
     ) -> None:
         super().__init__(path, facts)
         self.values, self.clocks, self.settings, self.given = values, times, params, inputs
@@ -187,7 +187,7 @@ class Continued(Source):
             np.stack([getattr(piece, name)[i] for piece, i in held]) for name in ("values", "clocks", "given")
         )
         settings, ids = [piece.settings[i] for piece, i in held], tuple(piece.ids[i] for piece, i in held)
-        facts = Facts(pieces[0].task, settings[0], pieces[0].domain, clocks[0], ids)
+        facts = SourceFacts(pieces[0].task, settings[0], pieces[0].domain, clocks[0], ids)
         return cls(pieces[0].path, facts, values, clocks, settings, inputs)
 
     def _values(self, index: int, frames: slice) -> Array:

@@ -17,7 +17,7 @@ from ups.types import ConfigError, TaskSpec
 DT_WAVES = 3
 
 
-class ParamRange(nn.Module):
+class ParamScaling(nn.Module):
     """The range of each parameter of a task in training, and the map of a value to about ±1 within it.
 
     Parameters that are always positive are compared by their logarithm, others by asinh, so that decades count alike.
@@ -72,7 +72,7 @@ class Conditioner(nn.Module):
         self.numbers: Mapping[str, tuple[str, ...]] = {task.name: numeric_params(task) for task in tasks}
         self.hidden_params: Mapping[str, Sequence[str]] = {}  # by task: left out where all axes wrap
         counts = {name: len(numbers) for name, numbers in self.numbers.items()}
-        self.ranges = nn.ModuleDict({name: ParamRange(n) for name, n in counts.items()})
+        self.ranges = nn.ModuleDict({name: ParamScaling(n) for name, n in counts.items()})
         self.params = nn.ModuleDict({name: nn.Linear(n, width, bias=False) for name, n in counts.items() if n})
         self.dt = nn.Linear(2 * DT_WAVES + 1, width, bias=False)
         self.task = nn.Parameter(drawn(len(names), width, over=2))
@@ -82,11 +82,11 @@ class Conditioner(nn.Module):
         self.lengths = {task.name: tuple(hi - lo for lo, hi in task.bounds) for task in tasks}
         self.box = nn.Parameter(torch.zeros(AXES, width))
 
-    def range_of(self, task: str) -> ParamRange:
+    def range_of(self, task: str) -> ParamScaling:
         if task not in self.index:
             raise ConfigError(f"the simulator was not trained on '{task}'; it knows {', '.join(self.index)}.")
         trained = self.ranges[task]
-        assert isinstance(trained, ParamRange)
+        assert isinstance(trained, ParamScaling)
         return trained
 
     def forward(self, condition: Condition) -> Tensor:

@@ -43,7 +43,7 @@ class CodecConfig:
 
 
 @dataclass(frozen=True)
-class Size:
+class OperatorSize:
     """How large an operator is."""
 
     width: int
@@ -52,11 +52,11 @@ class Size:
     ratio: float = 2.0
 
 
-SIZES: dict[str, Size] = {
-    "tiny": Size(width=64, depth=4, heads=4),
-    "small": Size(width=128, depth=6, heads=4),
-    "base": Size(width=384, depth=12, heads=6, ratio=4.0),
-    "large": Size(width=768, depth=16, heads=12, ratio=4.0),
+SIZES: dict[str, OperatorSize] = {
+    "tiny": OperatorSize(width=64, depth=4, heads=4),
+    "small": OperatorSize(width=128, depth=6, heads=4),
+    "base": OperatorSize(width=384, depth=12, heads=6, ratio=4.0),
+    "large": OperatorSize(width=768, depth=16, heads=12, ratio=4.0),
 }
 
 
@@ -130,10 +130,12 @@ class NetworkConfig:
         return 1
 
     @property
-    def shape(self) -> Size:
+    def shape(self) -> OperatorSize:
         """The size's numbers with the changes made to them."""
         named = SIZES[self.size]
-        return Size(self.width or named.width, self.depth or named.depth, self.heads or named.heads, named.ratio)
+        return OperatorSize(
+            self.width or named.width, self.depth or named.depth, self.heads or named.heads, named.ratio
+        )
 
 
 @dataclass(frozen=True)

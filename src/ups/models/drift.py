@@ -1,4 +1,4 @@
-"""Drift: shifts a state as far as parameters of its task (a wind, say) carry it, before a network changes it."""
+"""Advection: shifts a state as far as parameters of its task (a wind, say) carry it, before a network changes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REACH = 2  # the largest shift per step that is looked for, in boxes
 CLEARLY = 0.1  # a shift beyond half a box is accepted only if it raises the correlation by this much
 
 
-class Drift(nn.Module):
+class Advection(nn.Module):
     """How far some parameters of a task carry its states along each axis in a step.
 
     Shift per step = Σ (parameter / `size`) · (dt / `span`) · speed, summed over the parameters. `speeds (P, 3)` are in
@@ -60,7 +60,7 @@ class Drift(nn.Module):
 
     @classmethod
     @torch.no_grad()
-    def fitted(cls, params: Tensor, dt: Tensor, frames: Tensor, periodic: tuple[bool, ...]) -> Drift:
+    def fitted(cls, params: Tensor, dt: Tensor, frames: Tensor, periodic: tuple[bool, ...]) -> Advection:
         """The drift that shifts each of `frames (B, K, *G, D)`, `dt (B, K - 1)` apart, to where it is most like the
         next.
 

@@ -74,7 +74,7 @@ class Header(Strict):
 
 
 @dataclass(frozen=True)
-class Plan:
+class HeaderPlan:
     """What a header asks to be built."""
 
     tasks: list[TaskSpec]
@@ -127,7 +127,7 @@ def check_header(values: Mapping[str, Any]) -> Header:
     return header
 
 
-def plan_of(values: Mapping[str, Any], kinds: Mapping[str, type]) -> Plan:
+def plan_of(values: Mapping[str, Any], kinds: Mapping[str, type]) -> HeaderPlan:
     """What a header asks for, whose parts are of these kinds of configs; a ConfigError for a header that is none."""
     header = check_header(values)
     if unknown := header.parts.keys() - kinds.keys():
@@ -136,7 +136,9 @@ def plan_of(values: Mapping[str, Any], kinds: Mapping[str, type]) -> Plan:
     config: SimulatorConfig = checked(SimulatorConfig, header.simulator, "simulator")
     grids = {name: tuple(grid) for name, grid in header.grids.items()}
     corners = {name: tuple(corner) for name, corner in header.corners.items()}
-    return Plan(header.tasks, configs, config, grids, corners, {name: dict(own) for name, own in header.ranges.items()})
+    return HeaderPlan(
+        header.tasks, configs, config, grids, corners, {name: dict(own) for name, own in header.ranges.items()}
+    )
 
 
 def task_from(values: Any) -> TaskSpec:

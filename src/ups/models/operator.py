@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ups.models.codec import Codec
 from ups.models.config import OperatorConfig
-from ups.models.drift import Drift, carry, cells_of
+from ups.models.drift import Advection, carry, cells_of
 from ups.models.grids import Patch, Space
 from ups.models.layers import AXES, fourier_features
 from ups.models.part import NamedAxis, Part
@@ -93,7 +93,7 @@ class LatentOperator(TokenNetwork):
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
     order one whatever dt is. With `gauge: sample` this size is multiplied by `Gauge.measure` of the sample, except for
     steady tasks. An untrained operator predicts no change. Where parameters carry the states of a task along
-    (`Drift`), all frames are first moved to where they are at t + dt, and "no change" means that.
+    (`Advection`), all frames are first moved to where they are at t + dt, and "no change" means that.
     """
 
     Config: ClassVar[type] = OperatorConfig
@@ -114,7 +114,7 @@ class LatentOperator(TokenNetwork):
             self.gauge = Gauge(dim, config.shape.width, config.shape.width)
         self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(config, task))}
         self.conditioner.hidden_params = carried
-        self.drift = nn.ModuleDict({name: Drift(len(by), config.shape.width) for name, by in carried.items()})
+        self.drift = nn.ModuleDict({name: Advection(len(by), config.shape.width) for name, by in carried.items()})
         self.by_task = {"memoryless": config.memoryless, "driven": config.driven, "carried": carried}
         names = [task.name for task in tasks]
         self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
@@ -146,21 +146,21 @@ class LatentOperator(TokenNetwork):
             named |= {f"{place}.speeds": axis, f"{place}.size": axis._replace(silent=False)}
         return named
 
-    def fit_drift(self, z: Tensor, condition: Condition, dt: Tensor) -> Drift | None:
+    def fit_drift(self, z: Tensor, condition: Condition, dt: Tensor) -> Advection | None:
         """Fit the drift of a task to frames `z (B, K, *G, D)` that are `dt (B, K - 1)` apart, record its speeds, and
         return it; None for a task without one. Use what is returned: the operator's own may still be on `meta`."""
         if condition.task not in self.drift:
             return None
         params, patch = self._winds(condition), self._patch(condition.task)
         states = z if patch is None else torch.unflatten(cells_of(z.flatten(0, 1), patch), 0, tuple(z.shape[:2]))
-        drift = Drift.fitted(params, dt, states, condition.periodic).to(z.device)
+        drift = Advection.fitted(params, dt, states, condition.periodic).to(z.device)
         with torch.no_grad():
             drift.speeds.mul_(self._stretched(condition, z.device))
         measured = {name: value for name, value in drift.state_dict().items() if name != "told"}  # that is learnt
         self.drift[condition.task].load_state_dict(measured, strict=False)
         return drift
 
-    def increments(self, z: Tensor, condition: Condition, dt: Tensor, drift: Drift | None) -> Tensor:
+    def increments(self, z: Tensor, condition: Condition, dt: Tensor, drift: Advection | None) -> Tensor:
         """Each frame of `z (B, K, *G, D)` but the first, minus the one before it: `(B, K - 1, *G, D)`. With a `drift`,
         the earlier frame is first shifted as far as the parameters carry it in `dt (B, K - 1)`."""
         if drift is None or not dt.shape[1]:
@@ -191,7 +191,7 @@ class LatentOperator(TokenNetwork):
     def _way(self, condition: Condition, device: torch.device) -> Tensor:
         """How far the states of a batch are carried in a step, `(B, 3)` in boxes."""
         drift = self.drift[condition.task]
-        assert isinstance(drift, Drift)
+        assert isinstance(drift, Advection)
         return drift.way(self._winds(condition), condition.dt) / self._stretched(condition, device)
 
     def _stretched(self, condition: Condition, device: torch.device) -> Tensor:
@@ -214,7 +214,7 @@ class LatentOperator(TokenNetwork):
         c = self.conditioner(condition)
         if condition.task in self.drift:
             drift = self.drift[condition.task]
-            assert isinstance(drift, Drift)
+            assert isinstance(drift, Advection)
             way = self._way(condition, z.device)
             tokens, patch = Space(tuple(z.shape[2:-1]), condition.periodic), self._patch(condition.task)
             z = _carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition, patch)

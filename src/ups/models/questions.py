@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ups.models.arrays import tensor_of
-from ups.models.conditions import ParamRange
+from ups.models.conditions import ParamScaling
 from ups.models.encoders import Statistics
 from ups.tensors import Window, mask_of, numeric_params
 from ups.types import ConfigError, TaskSpec, counted
@@ -258,7 +258,7 @@ def beyond(name: str, least: float, most: float, low: float, high: float, task: 
 def reach(low: float, high: float, part: float = 0.0) -> tuple[float, float]:
     """The ends of a trained range, moved apart by `part` of it and by what may be rounding.
 
-    The part of a positive range is of its logarithm, by which `ParamRange` compares such parameters.
+    The part of a positive range is of its logarithm, by which `ParamScaling` compares such parameters.
     """
     if low > 0:
         factor = (high / low) ** part
@@ -271,7 +271,7 @@ def reach(low: float, high: float, part: float = 0.0) -> tuple[float, float]:
 
 
 def trained_ranges(
-    task: TaskSpec, scaled: ParamRange, seen: Mapping[str, tuple[float, float]]
+    task: TaskSpec, scaled: ParamScaling, seen: Mapping[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
     """The range by which each parameter is `scaled`, widened by the ranges that later training has `seen`."""
     ranges = {}

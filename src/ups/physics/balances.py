@@ -18,7 +18,7 @@ Density = Callable[[Array, Array, tuple[float, ...]], Array]
 
 
 @dataclass(frozen=True)
-class Part:
+class BalancePart:
     """∂^orders of a density, `orders` per axis.
 
     `density(u, inputs, spacing)` maps frames `(T, *S, C)` to `(T, *S)`; where it is one shorter along an axis, its
@@ -43,12 +43,12 @@ class Coefficient:
 
 
 @dataclass(frozen=True)
-class Line:
+class BalanceLine:
     """(Σ rate)_t + Σ known = Σ_j c_j Σ terms[j]; without `rate` the balance is steady."""
 
-    rate: tuple[Part, ...]
-    terms: tuple[tuple[Part, ...], ...]
-    known: tuple[Part, ...] = ()
+    rate: tuple[BalancePart, ...]
+    terms: tuple[tuple[BalancePart, ...], ...]
+    known: tuple[BalancePart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Balance:
     """
 
     coefficients: tuple[Coefficient, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[BalanceLine, ...]
     pace: Callable[[Array], float] = lambda u: 0.0  # noqa: ARG005
 
 
@@ -77,8 +77,8 @@ def along(axis: int, ndim: int, order: int = 1) -> tuple[int, ...]:
     return tuple(order if a == axis else 0 for a in range(ndim))
 
 
-def laplacian(c: int, ndim: int) -> tuple[Part, ...]:
-    return tuple(Part(channel(c), along(axis, ndim, 2)) for axis in range(ndim))
+def laplacian(c: int, ndim: int) -> tuple[BalancePart, ...]:
+    return tuple(BalancePart(channel(c), along(axis, ndim, 2)) for axis in range(ndim))
 
 
 def number(params: Params, name: str) -> float:
@@ -90,7 +90,9 @@ def number(params: Params, name: str) -> float:
 
 def advection(params: Params) -> tuple[Balance, ...]:
     beta = Coefficient("beta", "velocity β", number(params, "beta"))
-    return (Balance((beta,), (Line((Part(channel(0), (0,)),), ((Part(channel(0, -1.0), (1,)),),)),)),)
+    return (
+        Balance((beta,), (BalanceLine((BalancePart(channel(0), (0,)),), ((BalancePart(channel(0, -1.0), (1,)),),)),)),
+    )
 
 
 def burgers(params: Params) -> tuple[Balance, ...]:
@@ -99,8 +101,8 @@ def burgers(params: Params) -> tuple[Balance, ...]:
 
     flux = Coefficient("flux", "factor of (u²/2)_x", 1.0)
     diffusion = Coefficient("diffusion", "diffusion ν/π", number(params, "nu") / math.pi, floor)
-    parts = ((Part(of(lambda u: -0.5 * u[..., 0] ** 2), (1,)),), laplacian(0, 1))
-    return (Balance((flux, diffusion), (Line((Part(channel(0), (0,)),), parts),)),)
+    parts = ((BalancePart(of(lambda u: -0.5 * u[..., 0] ** 2), (1,)),), laplacian(0, 1))
+    return (Balance((flux, diffusion), (BalanceLine((BalancePart(channel(0), (0,)),), parts),)),)
 
 
 def reaction_diffusion(params: Params) -> tuple[Balance, ...]:
@@ -108,8 +110,8 @@ def reaction_diffusion(params: Params) -> tuple[Balance, ...]:
     # The slowest wave decays by exp(−0.4 ν) between two frames, so that a fast diffusion is over before it is seen.
     nu = Coefficient("nu", "diffusion ν", claimed, lambda u, spacing: 0.02 * claimed**2)  # noqa: ARG005
     rho = Coefficient("rho", "reaction rate ρ", number(params, "rho"))
-    logistic = (Part(of(lambda u: u[..., 0] * (1 - u[..., 0])), (0,)),)
-    return (Balance((nu, rho), (Line((Part(channel(0), (0,)),), (laplacian(0, 1), logistic)),)),)
+    logistic = (BalancePart(of(lambda u: u[..., 0] * (1 - u[..., 0])), (0,)),)
+    return (Balance((nu, rho), (BalanceLine((BalancePart(channel(0), (0,)),), (laplacian(0, 1), logistic)),)),)
 
 
 def sorption(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
@@ -118,7 +120,7 @@ def sorption(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
     factor = (1 - porosity) / porosity * solid * isotherm
     content = of(lambda u: u[..., 0] + factor * (u[..., 0] + 1e-6).clip(0.0) ** power)
     diffusion = Coefficient("D", "effective diffusion D", 5e-4)
-    return (Balance((diffusion,), (Line((Part(content, (0,)),), (laplacian(0, 1),)),)),)
+    return (Balance((diffusion,), (BalanceLine((BalancePart(content, (0,)),), (laplacian(0, 1),)),)),)
 
 
 def fitzhugh_nagumo(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
@@ -128,17 +130,17 @@ def fitzhugh_nagumo(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
     reaction = Coefficient("reaction", "factor of u − u³ − v", 1.0)
     relaxation = Coefficient("relaxation", "factor of u − v", 1.0)
     zero = (0, 0)
-    cubic = (Part(of(lambda u: u[..., 0] - u[..., 0] ** 3 - u[..., 1]), zero),)
-    constant = (Part(of(lambda u: 0 * u[..., 0] - 1.0), zero),)
-    linear = (Part(of(lambda u: u[..., 0] - u[..., 1]), zero),)
-    activator = Line((Part(channel(0), zero),), (laplacian(0, 2), cubic, constant))
-    inhibitor = Line((Part(channel(1), zero),), (laplacian(1, 2), linear))
+    cubic = (BalancePart(of(lambda u: u[..., 0] - u[..., 0] ** 3 - u[..., 1]), zero),)
+    constant = (BalancePart(of(lambda u: 0 * u[..., 0] - 1.0), zero),)
+    linear = (BalancePart(of(lambda u: u[..., 0] - u[..., 1]), zero),)
+    activator = BalanceLine((BalancePart(channel(0), zero),), (laplacian(0, 2), cubic, constant))
+    inhibitor = BalanceLine((BalancePart(channel(1), zero),), (laplacian(1, 2), linear))
     return (Balance((du, reaction, k), (activator,)), Balance((dv, relaxation), (inhibitor,)))
 
 
 def kuramoto_sivashinsky(params: Params) -> tuple[Balance, ...]:
     parts = tuple(
-        (Part(density, (order,)),)
+        (BalancePart(density, (order,)),)
         for density, order in ((of(lambda u: -0.5 * u[..., 0] ** 2), 1), (channel(0, -1.0), 2), (channel(0, -1.0), 4))
     )
     coefficients = (
@@ -146,16 +148,16 @@ def kuramoto_sivashinsky(params: Params) -> tuple[Balance, ...]:
         Coefficient("growth", "factor of u_xx", 1.0),
         Coefficient("nu", "hyperviscosity ν", number(params, "nu")),
     )
-    return (Balance(coefficients, (Line((Part(channel(0), (0,)),), parts),)),)
+    return (Balance(coefficients, (BalanceLine((BalancePart(channel(0), (0,)),), parts),)),)
 
 
 def korteweg_de_vries(params: Params) -> tuple[Balance, ...]:
-    parts = ((Part(of(lambda u: -0.5 * u[..., 0] ** 2), (1,)),), (Part(channel(0, -1.0), (3,)),))
+    parts = ((BalancePart(of(lambda u: -0.5 * u[..., 0] ** 2), (1,)),), (BalancePart(channel(0, -1.0), (3,)),))
     coefficients = (
         Coefficient("flux", "factor of (u²/2)_x", 6.0),
         Coefficient("dispersion", "dispersion δ²", number(params, "delta") ** 2),
     )
-    return (Balance(coefficients, (Line((Part(channel(0), (0,)),), parts),)),)
+    return (Balance(coefficients, (BalanceLine((BalancePart(channel(0), (0,)),), parts),)),)
 
 
 def gas(ndim: int) -> Callable[[Params], tuple[Balance, ...]]:
@@ -193,16 +195,18 @@ def gas(ndim: int) -> Callable[[Params], tuple[Balance, ...]]:
     def flux(a: int) -> Density:
         return of(lambda u: -u[..., 0] * u[..., 2 + a])
 
-    def momentum(i: int) -> Line:
-        advective = tuple(Part(inertia(i, j), along(j, ndim)) for j in range(ndim))
-        viscous = tuple(Part(shear(i, j), along(j, ndim)) for j in range(ndim))
+    def momentum(i: int) -> BalanceLine:
+        advective = tuple(BalancePart(inertia(i, j), along(j, ndim)) for j in range(ndim))
+        viscous = tuple(BalancePart(shear(i, j), along(j, ndim)) for j in range(ndim))
         # On a line shear and bulk are the same term: ρ (4η/3 + ζ) v_x.
-        split = ((Part(bulk, along(0, 1)),),) if ndim == 1 else (viscous, (Part(bulk, along(i, ndim)),))
-        return Line((Part(of(lambda u: u[..., 0] * u[..., 2 + i]), (0,) * ndim),), (advective, *split))
+        split = ((BalancePart(bulk, along(0, 1)),),) if ndim == 1 else (viscous, (BalancePart(bulk, along(i, ndim)),))
+        return BalanceLine((BalancePart(of(lambda u: u[..., 0] * u[..., 2 + i]), (0,) * ndim),), (advective, *split))
 
     def balances(params: Params) -> tuple[Balance, ...]:
         eta, zeta = number(params, "eta"), number(params, "zeta")
-        mass = Line((Part(channel(0), (0,) * ndim),), (tuple(Part(flux(a), along(a, ndim)) for a in range(ndim)),))
+        mass = BalanceLine(
+            (BalancePart(channel(0), (0,) * ndim),), (tuple(BalancePart(flux(a), along(a, ndim)) for a in range(ndim)),)
+        )
         on_a_line = (Coefficient("viscosity", "viscosity 4η/3 + ζ", 4 / 3 * eta + zeta, floor),)
         in_space = (
             Coefficient("eta", "shear viscosity η", eta, floor),
@@ -226,17 +230,19 @@ def incompressible(params: Params) -> tuple[Balance, ...]:
     def given(c: int, sign: float) -> Density:
         return lambda u, inputs, spacing: sign * inputs[..., c] + 0 * u[..., 0]  # noqa: ARG005
 
-    curl = (Part(channel(1), (1, 0)), Part(channel(0, -1.0), (0, 1)))
+    curl = (BalancePart(channel(1), (1, 0)), BalancePart(channel(0, -1.0), (0, 1)))
     advective = (
-        Part(of(lambda u: u[..., 0] * u[..., 1]), (0, 2)),
-        Part(of(lambda u: -u[..., 0] * u[..., 1]), (2, 0)),
-        Part(of(lambda u: u[..., 0] ** 2 - u[..., 1] ** 2), (1, 1)),
+        BalancePart(of(lambda u: u[..., 0] * u[..., 1]), (0, 2)),
+        BalancePart(of(lambda u: -u[..., 0] * u[..., 1]), (2, 0)),
+        BalancePart(of(lambda u: u[..., 0] ** 2 - u[..., 1] ** 2), (1, 1)),
     )
     viscous = tuple(
-        Part(part.density, (part.orders[0] + a, part.orders[1] + b)) for part in curl for a, b in ((2, 0), (0, 2))
+        BalancePart(part.density, (part.orders[0] + a, part.orders[1] + b))
+        for part in curl
+        for a, b in ((2, 0), (0, 2))
     )
-    driven = (Part(given(1, 1.0), (1, 0)), Part(given(0, -1.0), (0, 1)))
-    return (Balance((flux, nu, force), (Line(curl, (advective, viscous, driven)),)),)
+    driven = (BalancePart(given(1, 1.0), (1, 0)), BalancePart(given(0, -1.0), (0, 1)))
+    return (Balance((flux, nu, force), (BalanceLine(curl, (advective, viscous, driven)),)),)
 
 
 def darcy(params: Params) -> tuple[Balance, ...]:
@@ -254,16 +260,16 @@ def darcy(params: Params) -> tuple[Balance, ...]:
 
     # What PDEBench stores has not quite settled: the rest of its random start is worth up to 0.03 of force.
     beta = Coefficient("beta", "force β", number(params, "beta"), lambda u, spacing: 0.03)  # noqa: ARG005
-    known = tuple(Part(flux(axis), along(axis, 2)) for axis in range(2))
-    source = (Part(of(lambda u: 0 * u[..., 0] - 1.0), (0, 0)),)
-    return (Balance((beta,), (Line((), (source,), known),)),)
+    known = tuple(BalancePart(flux(axis), along(axis, 2)) for axis in range(2))
+    source = (BalancePart(of(lambda u: 0 * u[..., 0] - 1.0), (0, 0)),)
+    return (Balance((beta,), (BalanceLine((), (source,), known),)),)
 
 
 def poisson(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
     """−Δu = f, f as stored."""
     force = Coefficient("force", "factor of the force", 1.0)
-    source = (Part(lambda u, inputs, spacing: 0 * u[..., 0] - inputs[..., 0], (0, 0)),)  # noqa: ARG005
-    return (Balance((force,), (Line((), (source,), laplacian(0, 2)),)),)
+    source = (BalancePart(lambda u, inputs, spacing: 0 * u[..., 0] - inputs[..., 0], (0, 0)),)  # noqa: ARG005
+    return (Balance((force,), (BalanceLine((), (source,), laplacian(0, 2)),)),)
 
 
 BALANCES: dict[str, Callable[[Params], tuple[Balance, ...]]] = {

@@ -17,7 +17,7 @@ NOTHING = 1e-6
 FEWEST = 6
 
 
-class Together(Protocol):
+class JointRepair(Protocol):
     """One repair for `laws` laws of an equation together, as each of them would be repaired after those before it: in
     float64, whatever type the frames have and keep."""
 
@@ -41,7 +41,7 @@ class Law(ABC):
     around_masks: ClassVar[bool] = True  # whether it is claimed in a box with a mask
     of_change: ClassVar[bool] = False  # whether it compares frames, of which a steady task has one
     name: str
-    together: Together | None = None  # the repair of all laws of its equation, where there is one
+    together: JointRepair | None = None  # the repair of all laws of its equation, where there is one
 
     @property
     @abstractmethod
@@ -116,7 +116,7 @@ class Conserved(Law):
     scale: Callable[[Tensor], Tensor] | None = None
     weight: Callable[[Tensor], Tensor] | None = None
     repair: Repair | None = None
-    together: Together | None = None
+    together: JointRepair | None = None
 
     def __post_init__(self) -> None:
         if self.channel < 0 and self.repair is None:
@@ -198,7 +198,7 @@ class Within(Law):
     low: float = -math.inf
     high: float = math.inf
     keeps_total: bool = False
-    together: Together | None = None
+    together: JointRepair | None = None
 
     @property
     def says(self) -> str:
@@ -246,7 +246,7 @@ class Positive(Within):
 
 
 @dataclass(frozen=True)
-class Held(Law):
+class HeldFaces(Law):
     """The faces at both ends of some `axes`, or at one end of each, hold a channel at `value`.
 
     No cell sits on a face, and a layer next to it may be thinner than a cell. What the cells of a resolved field obey,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Held, Law, Positive
+from ups.physics.constraints import HeldFaces, Law, Positive
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, Stepper, initial_states, param, solve
 from ups.physics.steady import SteadySystem
@@ -104,7 +104,7 @@ class Darcy2D(Equation):
         )
 
     def laws(self) -> tuple[Law, ...]:
-        return (Positive("pressure", 0), Held("walls", 0, 0.0, (0, 1)))
+        return (Positive("pressure", 0), HeldFaces("walls", 0, 0.0, (0, 1)))
 
     def relaxation(self, a: Tensor, domain: Domain) -> LinearRelaxation:
         """u_t = ∇·(a∇u) + β in the media a ≤ 1, `(B, X, Y, 1)`, with zeros in the ghost cells."""

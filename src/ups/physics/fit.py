@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ups.physics.balances import BALANCES, Balance, Line, Part
+from ups.physics.balances import BALANCES, Balance, BalanceLine, BalancePart
 from ups.types import Array, Params, Trajectory
 
 WINDOWS = (9, 17, 33)  # frames under one bump in time
@@ -73,7 +73,7 @@ def fit(task: str, trajectories: Iterable[Trajectory], params: Params) -> list[F
     if task not in BALANCES:
         return []
     balances = BALANCES[task](params)
-    grams: list[dict[Size, list[Array]]] = [{} for _ in balances]
+    grams: list[dict[BumpSize, list[Array]]] = [{} for _ in balances]
     floors: list[list[list[float]]] = [[[] for _ in balance.coefficients] for balance in balances]
     for trajectory in trajectories:
         for piece in pieces(trajectory):
@@ -85,14 +85,14 @@ def fit(task: str, trajectories: Iterable[Trajectory], params: Params) -> list[F
     return [f for b, balance in enumerate(balances) for f in solve_balance(balance, trusted(grams[b]), floors[b])]
 
 
-class Size(NamedTuple):
+class BumpSize(NamedTuple):
     """The radius of bumps, and whether waves go so far between two frames that such bumps may see aliases."""
 
     radius: float
     fast: bool
 
 
-def trusted(grams: dict[Size, list[Array]]) -> list[Array]:
+def trusted(grams: dict[BumpSize, list[Array]]) -> list[Array]:
     """The Gram matrices of those sizes of bump whose tests one set of coefficients explains.
 
     A bump much smaller than the way a wave goes between two frames sees aliases of it, and no coefficients fit them.
@@ -166,14 +166,14 @@ class Piece:
     slope: Array  # (T,), its derivative times dt
     dt: float
 
-    def grams(self, balance: Balance) -> list[tuple[Size, Array]]:
+    def grams(self, balance: Balance) -> list[tuple[BumpSize, Array]]:
         """(size, Gram matrix of [terms, rate, noise] over the bumps of that size)."""
-        grams: list[tuple[Size, Array]] = []
+        grams: list[tuple[BumpSize, Array]] = []
         shortest = min(len(x) * dx for x, dx in zip(self.axes, self.spacing, strict=True))
         travel = balance.pace(self.values) * self.dt / shortest
         for radius in radii(self.axes):
             # Fast: a wave as long as the radius would turn by more than half a period per frame.
-            size = Size(radius, travel > radius / 2)
+            size = BumpSize(radius, travel > radius / 2)
             rows = np.concatenate([self.rows(line, radius) for line in balance.lines], axis=1)
             if balance.lines[0].rate:
                 rows = rows[:, np.isfinite(rows[0])]
@@ -182,7 +182,7 @@ class Piece:
                 grams += [(size, part @ part.T) for part in np.array_split(rows, 4, axis=1) if part.size]
         return [(size, gram) for size, gram in grams if gram[-2, -2] > 0]
 
-    def rows(self, line: Line, radius: float) -> Array:
+    def rows(self, line: BalanceLine, radius: float) -> Array:
         """`(terms + 2, tests)`: each term, the rate and its rounding against each bump; NaN where frames may alias."""
         terms = [self.term(parts, radius) for parts in line.terms]
         rate, noise = np.zeros_like(terms[0]), np.zeros_like(terms[0])
@@ -195,7 +195,7 @@ class Piece:
             rate[self.too_fast(values)] = math.nan
         return np.where(np.isnan(rate), math.nan, np.stack([*terms, rate, noise]))
 
-    def term(self, parts: Sequence[Part], radius: float) -> Array:
+    def term(self, parts: Sequence[BalancePart], radius: float) -> Array:
         """`(tests,)`: a term against each bump, and 0 where it is no more than rounding.
 
         Rounding in a term that should vanish (the curvature of a field that has become uniform) would otherwise draw
@@ -212,7 +212,7 @@ class Piece:
         kinks = np.diff(moved, 2, axis=0)
         return np.asarray((kinks**2).sum(0) > 4.0 * (moved**2).sum(0))
 
-    def tested(self, parts: Sequence[Part], radius: float, size: bool = False) -> Array:
+    def tested(self, parts: Sequence[BalancePart], radius: float, size: bool = False) -> Array:
         """`(T, tests)`: ∫ bump · Σ ∂^orders density over space, the derivatives moved onto the bump.
 
         `size`: the same of absolute values, which is what the sum would be if nothing cancelled.

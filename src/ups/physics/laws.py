@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from ups.later import Tensor
 from ups.physics import EQUATIONS
-from ups.physics.constraints import Conserved, Law, Positive, Together
+from ups.physics.constraints import Conserved, JointRepair, Law, Positive
 from ups.physics.divergence import DivergenceFree
 from ups.types import ConfigError, Domain, Params, TaskSpec
 
@@ -89,7 +89,7 @@ def repaired(
     return frames.squeeze(1).to(frame.dtype)
 
 
-def repairs_of(laws: Sequence[Law]) -> Sequence[Law | Together]:
+def repairs_of(laws: Sequence[Law]) -> Sequence[Law | JointRepair]:
     """What repairs a frame, in this order: the laws, or what repairs them all together, where none is left out."""
     joint = laws[0].together if laws else None
     whole = joint is not None and joint.laws == len(laws) and all(law.together == joint for law in laws)

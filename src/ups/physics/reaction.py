@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Held, Law, Positive
+from ups.physics.constraints import HeldFaces, Law, Positive
 from ups.physics.initial import normalised, pdebench_points, random_modes
 from ups.physics.method_of_lines import RK45
 from ups.physics.random import Draw
@@ -182,7 +182,7 @@ class DiffSorp1D(Equation):
 
     def laws(self) -> tuple[Law, ...]:
         # Both ends of the box, held at 1 and drawn to 0, belong to the range; what the last law moves stays in it.
-        left = Held("left end", 0, 1.0, ends=(0,))
+        left = HeldFaces("left end", 0, 1.0, ends=(0,))
         return (Positive("u", 0), InitialRange("range of u", 0, within=(0.0, 1.0)), left)
 
 

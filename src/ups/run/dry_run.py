@@ -17,7 +17,7 @@ from ups.models import Simulator
 from ups.progress import TrainingProgress
 from ups.run.config import RunConfig
 from ups.run.data.datasets import DataSet
-from ups.run.journal import Journal, Span
+from ups.run.journal import PhaseJournal, Span
 from ups.run.order import fit_stage, windows_of
 from ups.tensors import Window
 
@@ -78,7 +78,7 @@ def _short(train: TrainConfig) -> bool:
     return few or (train.seconds is not None and train.seconds <= FEW_SECONDS)
 
 
-def no_dry_run(journal: Journal, span: Span, stages: Sequence[str], key: Sequence[Any]) -> str:
+def no_dry_run(journal: PhaseJournal, span: Span, stages: Sequence[str], key: Sequence[Any]) -> str:
     """Why no dry run is made, in words; empty where one is. `key` is what its steps depend on."""
     if not span.wants("dry-run"):
         return f"--from {span.first}"

@@ -68,7 +68,7 @@ class Mark(AbstractContextManager["Mark"]):
     """A phase under way: recorded when it is entered and when it is left, whatever leaves it. `result` is what its end
     will say: done, resumed or skipped."""
 
-    def __init__(self, journal: Journal, phase: str, part: str) -> None:
+    def __init__(self, journal: PhaseJournal, phase: str, part: str) -> None:
         self.journal, self.phase, self.part = journal, phase, part
         self.began, self.result = time.perf_counter(), "done"
         self.facts: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class Mark(AbstractContextManager["Mark"]):
             self.journal.end(self.phase, self.part, self.began, "failed", {"ending": classify(error).ending.name})
 
 
-class Journal:
+class PhaseJournal:
     """Appends a line to phases.jsonl when a phase begins and one when it ends, each whole and on the disk before the
     run goes on. A killed run leaves a beginning without an end. Without a file nothing is written.
 
@@ -145,7 +145,7 @@ def read_journal(path: Path | None) -> list[Row]:
     return [] if path is None else [*rows_in(end_of(path, LARGEST_RECORD).splitlines())]
 
 
-def record_check(journal: Journal, began: float, say: Callable[[str], None]) -> None:
+def record_check(journal: PhaseJournal, began: float, say: Callable[[str], None]) -> None:
     """Record the phase check, which began at `began` before there was a folder, with the code that made it; say where
     an earlier start of the run had other code."""
     today, before = code(), journal.last("check").get("code")

@@ -13,7 +13,7 @@ from ups.run.data.data_identity import Identity, files_of
 from ups.run.data.datasets import DataSet
 from ups.run.data.doubts import doubts
 from ups.run.data.statistics import read_before
-from ups.run.journal import Journal, Span
+from ups.run.journal import PhaseJournal, Span
 from ups.run.judging.leaks import leaks
 from ups.rundir import RunDir
 
@@ -36,7 +36,7 @@ class Preflight:
 
 
 def prepare_data(
-    journal: Journal, identity: Identity, sets: Callable[[], Sequence[DataSet]], config: RunConfig, done: bool
+    journal: PhaseJournal, identity: Identity, sets: Callable[[], Sequence[DataSet]], config: RunConfig, done: bool
 ) -> None:
     """Make the data where they are not there, and read all of them, unless they hold what was read before. Where the
     simulator is trained (`done`), data that the run could make again may be missing."""
@@ -62,7 +62,7 @@ def prepare_data(
 
 
 def look_ahead(
-    journal: Journal,
+    journal: PhaseJournal,
     span: Span,
     preflight: Preflight,
     config: RunConfig,

@@ -27,18 +27,18 @@ from ups.run.data.data_identity import Identity, files_of
 from ups.run.data.datasets import DataSet, aligned, fetch_data, open_sets
 from ups.run.data.statistics import keep_statistics, statistics_of
 from ups.run.dry_run import dry_run, no_dry_run, worth_trying
-from ups.run.journal import Journal, Span, record_check
+from ups.run.journal import PhaseJournal, Span, record_check
 from ups.run.judging.calibrate import trust_of
 from ups.run.judging.champion import Champion
-from ups.run.judging.conclusion import UNCHANGED, Conclusion, Finish, paused, require_inputs, trained
+from ups.run.judging.conclusion import UNCHANGED, AfterTraining, Finish, paused, require_inputs, trained
 from ups.run.judging.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
 from ups.run.preflight import Preflight, look_ahead, prepare_data
 from ups.run.seats import Alone as Alone
-from ups.run.seats import Seat
-from ups.run.training import TrainedStage, Training, learnt_in, stage_facts
-from ups.rundir import Place, RunDir
+from ups.run.seats import RankPlace
+from ups.run.training import StageTraining, TrainedStage, learnt_in, stage_facts
+from ups.rundir import RunDir, RunPlace
 from ups.wings import Opening, around, opening
 
 
@@ -58,8 +58,8 @@ class Run:
     ) -> None:
         self.config, self.folder, self.screen = config, folder, screen
         self.preflight, self.span = preflight or Preflight(), span or Span()
-        self.journal = Journal(folder.journal)
-        self.identity, self.place = Identity(folder, screen.say, config.home), Place(folder.folder)
+        self.journal = PhaseJournal(folder.journal)
+        self.identity, self.place = Identity(folder, screen.say, config.home), RunPlace(folder.folder)
         self.phases = Phases.of_this_process()
         self.trackers: list[Jsonl] = []  # the log, in the process that writes it
         self.simulator: Simulator | None = None  # once it is trained
@@ -113,11 +113,11 @@ class Run:
             self.trackers.pop().close()
         self._opened.close()
 
-    def carry_out(self, seat: Seat, *, always: bool = False) -> Finish | None:
+    def carry_out(self, seat: RankPlace, *, always: bool = False) -> Finish | None:
         """This process's part of the run. Returns how the run ended on the rank that concludes it, None on others.
         `always`: the simulator is judged also where that was done before."""
         if seat.rank:
-            self.journal = Journal(None)
+            self.journal = PhaseJournal(None)
         if not self.span.ends_before("data"):
             seat.prepared(self.prepare)
         if not self.span.ends_before("dry-run"):
@@ -150,8 +150,8 @@ class Run:
                 self.journal.skip("train", why, name)
         return not why
 
-    def _conclusion(self, always: bool) -> Conclusion:
-        return Conclusion(
+    def _conclusion(self, always: bool) -> AfterTraining:
+        return AfterTraining(
             config=self.config,
             folder=self.folder,
             place=self.place,
@@ -213,7 +213,7 @@ class Run:
             self.trackers = [Jsonl(folder.folder, self.screen.say)]
         with self.phases("build"):
             simulator = self.untrained(dist)
-        training = Training(
+        training = StageTraining(
             config=config,
             folder=folder,
             place=self.place,

@@ -8,7 +8,7 @@ from typing import Protocol
 from ups.heartbeat import Pulse
 
 
-class Seat(Protocol):
+class RankPlace(Protocol):
     """Which process of a run this one is."""
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ups.data.loader import AHEAD, loaded
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.loop import Trainer
 from ups.engine.randomness import seed_of
 from ups.engine.ranks.dist import Dist
@@ -28,7 +28,7 @@ from ups.run.data.caches import encoded_parts
 from ups.run.data.data_identity import Digests, IdentifiedStore, Identity
 from ups.run.data.datasets import DataSet
 from ups.run.order import OrderTracker, ProvenBatches, drawn, fit_stage, validations_of, windows_of
-from ups.rundir import Place, RunDir
+from ups.rundir import RunDir, RunPlace
 from ups.stages import Stage
 from ups.types import DataError
 
@@ -82,12 +82,12 @@ def with_training(report: Report, folder: RunDir, config: RunConfig, simulator: 
 
 
 @dataclass(frozen=True)
-class Training:
+class StageTraining:
     """What all stages of a run are trained with."""
 
     config: RunConfig
     folder: RunDir
-    place: Place  # of the folder
+    place: RunPlace  # of the folder
     sets: Sequence[DataSet]
     dist: Dist
     screen: Screen
@@ -114,7 +114,7 @@ class Training:
         second = None if config.second_copy is None else self.folder.copies(Path(config.second_copy), name)
         place = (self.folder.checkpoints(name), dist.rank, dist.world, dist.saver)
         say = self.screen.say
-        vault = Vault(*place, say=say, second=second)
+        vault = CheckpointStore(*place, say=say, second=second)
 
         def require_unchanged() -> None:
             if dist.leads:

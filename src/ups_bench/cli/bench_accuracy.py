@@ -87,18 +87,18 @@ def bench_accuracy(
         Keep the data of a row when it is measured; they can be made again.
     """
     with waiting("getting ready"):
-        from ups_bench.accuracy import Request
+        from ups_bench.accuracy import AccuracyRequest
         from ups_bench.accuracy import bench_accuracy as job
         from ups_bench.ledger import LEDGER
-        from ups_bench.rows import Budget, chosen, home, known_rows
+        from ups_bench.rows import RowBudget, chosen, home, known_rows
         from ups_bench.variants import variant_of
 
     baselines = tuple(name for name, wanted in (("fno", fno), ("uno", uno)) if wanted)
     wanted = chosen(known_rows(rows), names, all_rows)
     variant = variant_of(short, trajectories, start_from, precision)
-    budget = Budget(minutes=minutes, seed=seed, device=device, baselines=baselines, steps=steps, variant=variant)
+    budget = RowBudget(minutes=minutes, seed=seed, device=device, baselines=baselines, steps=steps, variant=variant)
     place = ledger or home() / LEDGER
-    return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=say))
+    return int(job(AccuracyRequest(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=say))
 
 
 def bench_verify(
@@ -137,11 +137,11 @@ def bench_verify(
     """
     with waiting("getting ready"):
         from ups_bench.ledger import LEDGER
-        from ups_bench.rows import Budget, home, known_rows
+        from ups_bench.rows import RowBudget, home, known_rows
         from ups_bench.variants import variant_of
         from ups_bench.verify import bench_verify as job
 
-    budget = Budget(seed=seed, device=device, variant=variant_of(short=not whole))
+    budget = RowBudget(seed=seed, device=device, variant=variant_of(short=not whole))
     return job(known_rows(rows), row, budget, ledger or home() / LEDGER, out, say)
 
 

@@ -42,7 +42,7 @@ def _own_python() -> str:
 
 
 @dataclass(frozen=True)
-class Request:
+class BundleRequest:
     """What is asked for. `without`: packages that are on the other machine already. `whole`: wheels as they were
     published, to the byte."""
 
@@ -54,7 +54,7 @@ class Request:
     archive: bool = False
     whole: bool = False
 
-    def checked(self) -> Request:
+    def checked(self) -> BundleRequest:
         """With this machine in the place of what was not said; ConfigError where it cannot be."""
         python, platform = self.python or _own_python(), self.platform or machine.machine()
         if not re.fullmatch(r"3\.\d{1,2}", python):
@@ -73,7 +73,7 @@ class Request:
             raise ConfigError(f"{archive} is there already; give another --out or delete it.")
         if not self.archive and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
             raise ConfigError(f"{out} is not empty; give another --out or empty it.")
-        return Request(python, platform, self.extras, self.without, out, self.archive, self.whole)
+        return BundleRequest(python, platform, self.extras, self.without, out, self.archive, self.whole)
 
 
 def _least_python() -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def _least_python() -> tuple[int, ...]:
     return tuple(map(int, least.groups())) if least else ()
 
 
-def make_bundle(request: Request, show: Callable[[str], None]) -> Path:
+def make_bundle(request: BundleRequest, show: Callable[[str], None]) -> Path:
     """Make the folder, or the archive of it; `show` is told what is being done."""
     request = request.checked()
     assert request.out is not None
@@ -111,7 +111,7 @@ def make_bundle(request: Request, show: Callable[[str], None]) -> Path:
         return part.rename(archive)
 
 
-def _describe(request: Request, folder: Path, published: dict[str, str]) -> None:
+def _describe(request: BundleRequest, folder: Path, published: dict[str, str]) -> None:
     """The manifest, the self-test and a page to read."""
     wheels = [
         {

@@ -44,9 +44,9 @@ def bundle(
         Leave the wheels as they were published, with their tests and type stubs.
     """
     with waiting("getting ready") as show:
-        from ups_fleet.bundle.bundle import Request, make_bundle, summary
+        from ups_fleet.bundle.bundle import BundleRequest, make_bundle, summary
 
-        request = Request(python or "", platform or "", _words(extras), _words(without), out, archive, whole)
+        request = BundleRequest(python or "", platform or "", _words(extras), _words(without), out, archive, whole)
         path = make_bundle(request, show)
     print(f"{path}\n{summary(path)}")
 

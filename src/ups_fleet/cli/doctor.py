@@ -15,7 +15,7 @@ from ups.types import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ups_fleet.doctor.findings import Line
+    from ups_fleet.doctor.findings import DoctorLine
 
 MARKS = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "bad": ("✗", "red")}
 
@@ -82,14 +82,14 @@ def doctor(
     return 0 if passed(lines) else 1
 
 
-def _show(checks: Iterable[Line]) -> list[Line]:
+def _show(checks: Iterable[DoctorLine]) -> list[DoctorLine]:
     """Print every line as it comes, under the heading of its group; at the end, how many are what."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
     console.width = min(console.width, 120) if console.is_terminal else 120
-    lines: list[Line] = []
+    lines: list[DoctorLine] = []
     group = ""
     for line in checks:
         if line.group != group:
@@ -106,7 +106,7 @@ def _show(checks: Iterable[Line]) -> list[Line]:
     return lines
 
 
-def _row(line: Line) -> Table:
+def _row(line: DoctorLine) -> Table:
     from rich.table import Table
     from rich.text import Text
 

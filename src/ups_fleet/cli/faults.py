@@ -54,7 +54,7 @@ def faults(
 
     from ups.screen import table as columns
     from ups_fleet.fault_tests.draw import draw
-    from ups_fleet.fault_tests.journal import Journal, request_of
+    from ups_fleet.fault_tests.journal import FaultJournal, request_of
     from ups_fleet.fault_tests.lab import Lab, same_samples
     from ups_fleet.fault_tests.table import markdown, skipped_words, summary, write_json, write_page
 
@@ -67,7 +67,7 @@ def faults(
         raise ConfigError(f"{family} has no fault that fits these ranks and strategies; name others, or leave it out.")
     folder = (out or Path(tempfile.mkdtemp(prefix="ups-faults-"))).resolve()
     began, lab = time.monotonic(), Lab(folder, jobs or len(os.sched_getaffinity(0)))
-    journal = Journal(folder, request_of(count, seed, worlds, kinds, families))
+    journal = FaultJournal(folder, request_of(count, seed, worlds, kinds, families))
     try:
         if journal.rows:
             print(f"{folder}: {len(journal.rows)} of {len(cases)} results are there; going on.")

@@ -17,8 +17,8 @@ from ups.types import ConfigError, UpsError, duration
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
-    from ups_fleet.submit.job import Job, Option
-    from ups_fleet.submit.plan import Request
+    from ups_fleet.submit.job import LaunchJob, Option
+    from ups_fleet.submit.plan import LaunchRequest
 
 ENGINE = Group("Engines", sort_key=0)
 JOB = Group("Jobs that were launched", sort_key=1)
@@ -40,8 +40,8 @@ def launch_job(
     dry_run: bool,
     price: float | None = None,
     seen: bool = True,
-    complete: Callable[[Job, RunConfig], Job] | None = None,
-    offer: Callable[[Job], str] | None = None,
+    complete: Callable[[LaunchJob, RunConfig], LaunchJob] | None = None,
+    offer: Callable[[LaunchJob], str] | None = None,
 ) -> int:
     """Check, render and submit a job. `seen`: this machine sees the files that the nodes see. `complete`: adds what the
     config and the command line do not say; `offer`: what the engine would give now, and at what price."""
@@ -76,14 +76,14 @@ def launch_job(
     return _submit(engine, job, text)
 
 
-def _submit(engine: str, job: Job, text: str) -> int:
+def _submit(engine: str, job: LaunchJob, text: str) -> int:
     from ups_fleet.submit import ENGINES
-    from ups_fleet.submit.records import Record, note, with_identity
+    from ups_fleet.submit.records import LaunchRecord, note, with_identity
     from ups_fleet.submit.registry import forget_if_unknown
 
     if job.options.get("front"):
         os.execvp("sh", ["sh", "-c", text])
-    record = Record.of(job, engine)
+    record = LaunchRecord.of(job, engine)
     note(record)  # from here on it has perhaps been submitted
     try:
         with_identity(record, ENGINES[engine]().submit(job, text))
@@ -101,9 +101,9 @@ def _request(
     shape: Shape,
     options: Mapping[str, Option],
     sweep: Mapping[str, Any],
-) -> Request:
+) -> LaunchRequest:
     """The words of the command line; of a sweep with all its points."""
-    from ups_fleet.submit.plan import Request, seconds_of
+    from ups_fleet.submit.plan import LaunchRequest, seconds_of
 
     counts = {name: shape.get(name) for name in ("nodes", "gpus", "ranks")}
     for name, count in counts.items():
@@ -111,16 +111,16 @@ def _request(
             raise ConfigError(f"--{name} is {count}, but must be at least {0 if name == 'gpus' else 1}.")
     seconds = seconds_of(shape.get("time"))
     names = tuple(shape.get("variables") or ())
-    request = Request(counts["nodes"], counts["gpus"], counts["ranks"], seconds, options, variables=names)
+    request = LaunchRequest(counts["nodes"], counts["gpus"], counts["ranks"], seconds, options, variables=names)
     if not (sweep.get("over") or sweep.get("seeds") or sweep.get("random")):
         return request
     from ups_fleet.sweep import begin
 
-    folder, points = begin.points(begin.Request(file, flags=flags, **sweep))
+    folder, points = begin.points(begin.SweepRequest(file, flags=flags, **sweep))
     return replace(request, folder=folder, points=points)
 
 
-def _offered(job: Job, offer: Callable[[Job], str] | None) -> list[str]:
+def _offered(job: LaunchJob, offer: Callable[[LaunchJob], str] | None) -> list[str]:
     """What the engine would give now; why it cannot say, where it cannot."""
     try:
         return [] if offer is None else [offer(job)]
@@ -128,7 +128,7 @@ def _offered(job: Job, offer: Callable[[Job], str] | None) -> list[str]:
         return [f"no price: {error}"]
 
 
-def _outlook(settings: RunConfig, job: Job, price: float | None) -> list[str]:
+def _outlook(settings: RunConfig, job: LaunchJob, price: float | None) -> list[str]:
     """What `ups estimate` says of the time and the price of a job, in sentences."""
     from ups.later import torch
 

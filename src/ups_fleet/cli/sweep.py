@@ -55,7 +55,7 @@ def sweep(
     with waiting("getting ready to sweep"):
         from ups.config import file_and_flags
         from ups.run.room import say
-        from ups_fleet.sweep.begin import Request
+        from ups_fleet.sweep.begin import SweepRequest
         from ups_fleet.sweep.begin import sweep as carry_out
         from ups_fleet.sweep.summary import PAGE, sentences_of, table_of
 
@@ -63,7 +63,7 @@ def sweep(
     if file is None:
         raise ConfigError("no config was named; write `ups sweep CONFIG --over KEY=VALUE,VALUE`.")
     named = tuple(word.strip() for word in (devices or "").split(",") if word.strip())
-    request = Request(file, over, flags, out, jobs, named, random, optuna, seed, seeds)
+    request = SweepRequest(file, over, flags, out, jobs, named, random, optuna, seed, seeds)
     code, folder, settings = carry_out(request, say, sys.argv, waiting(f"checking the points of {file}"))
     print(printable(table(table_of(settings))))
     print(printable("\n".join(sentences_of(folder, settings))), folder / PAGE, sep="\n")

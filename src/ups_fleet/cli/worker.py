@@ -16,7 +16,7 @@ from ups.screen import Saying, following, show, training
 from ups.streams import protect
 from ups_fleet.supervise.fault_plan import FaultPlan
 from ups_fleet.supervise.forked_functions import share_cores
-from ups_fleet.supervise.seat import Seat
+from ups_fleet.supervise.seat import RankContext
 
 LOOK = 0.05  # seconds between two looks for what rank 0 prepares
 
@@ -24,7 +24,7 @@ LOOK = 0.05  # seconds between two looks for what rank 0 prepares
 class Seated:
     """A rank's place in its run: rank 0 prepares, and the others wait for it."""
 
-    def __init__(self, seat: Seat, folder: RunDir) -> None:
+    def __init__(self, seat: RankContext, folder: RunDir) -> None:
         self.rank, self.pulse, self.limit = seat.rank, seat.pulse, seat.limit
         self.folder = folder
         self.ready = folder.prepared(os.environ.get("UPS_GROUP", "0"))
@@ -44,7 +44,7 @@ def main(folder: Path) -> None:
     """The part of this process in the run of `folder`, whose config the supervisor has left there."""
     STOP.listen()
     protect()
-    with Seat(fire=FaultPlan.from_environment()) as seat:
+    with RankContext(fire=FaultPlan.from_environment()) as seat:
         seat.pulse.beat("start")
         import torch  # noqa: F401
 

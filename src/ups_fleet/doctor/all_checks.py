@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ups_fleet.doctor import machine_checks, package_checks
-from ups_fleet.doctor.findings import Finding, Line, bad, run_check
+from ups_fleet.doctor.findings import DoctorLine, Finding, bad, run_check
 from ups_fleet.doctor.rank_checks import GROUP, PRELOAD, RankChecks
 from ups_fleet.supervise.forked_functions import failure_of, run, warm
 
@@ -20,7 +20,7 @@ QUICK = 15.0  # seconds for a check without ranks
 
 def all_checks(
     ranks: int, device: str, folder: Path, rendezvous: str, limit: float, config: RunConfig | None
-) -> Iterator[Line]:
+) -> Iterator[DoctorLine]:
     """Check this machine, then real ranks on it, then a config's own model on them, if there is one."""
     warm(PRELOAD)
     interface = (config.dist.interface if config is not None else None) or ""

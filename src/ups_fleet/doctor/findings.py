@@ -47,7 +47,7 @@ def bad(words: str, advice: str, **facts: Any) -> Finding:
 
 
 @dataclass(frozen=True)
-class Line:
+class DoctorLine:
     """A check that was made, and its finding."""
 
     group: str
@@ -59,7 +59,7 @@ class Line:
     facts: Mapping[str, Any]
 
 
-def run_check(group: str, name: str, work: Callable[[], Finding]) -> Line:
+def run_check(group: str, name: str, work: Callable[[], Finding]) -> DoctorLine:
     """Make a check and time it; `work` must guard itself against crashes and hangs."""
     began = time.monotonic()
     try:
@@ -67,14 +67,14 @@ def run_check(group: str, name: str, work: Callable[[], Finding]) -> Line:
     except OSError as error:
         finding = bad(str(error), "repair what is named here; without it this cannot be looked at.")
     seconds = round(time.monotonic() - began, 3)
-    return Line(group, name, finding.state, finding.found, finding.advice, seconds, dict(finding.facts))
+    return DoctorLine(group, name, finding.state, finding.found, finding.advice, seconds, dict(finding.facts))
 
 
-def passed(lines: Sequence[Line]) -> bool:
+def passed(lines: Sequence[DoctorLine]) -> bool:
     return all(line.state != State.BAD for line in lines)
 
 
-def write(path: Path, lines: Sequence[Line], **facts: Any) -> None:
+def write(path: Path, lines: Sequence[DoctorLine], **facts: Any) -> None:
     """All lines as JSON, whole or not at all."""
     counts = {str(state): sum(line.state == state for line in lines) for state in State}
     values = {

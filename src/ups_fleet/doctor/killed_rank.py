@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ups.verdict import Verdict
-from ups_fleet.supervise.job import NESTED, Job
+from ups_fleet.supervise.job import NESTED, RankJob
 from ups_fleet.supervise.launchers import launcher_of
 from ups_fleet.supervise.limits import Limits
-from ups_fleet.supervise.seat import Seat
+from ups_fleet.supervise.seat import RankContext
 from ups_fleet.supervise.supervisor import Supervisor
 
 STEPS, KILLED_AT = 20, 5  # steps of a rank, and the one at which the last rank is killed, in the first start
@@ -23,7 +23,7 @@ STEPS, KILLED_AT = 20, 5  # steps of a rank, and the one at which the last rank 
 
 def supervise(folder: Path, ranks: int, launcher: str = "") -> Verdict:
     """Let the supervisor of runs, and a launcher, watch ranks of which the last is killed once."""
-    job = Job((sys.executable, "-m", "ups_fleet.doctor.killed_rank", "rank"), ranks)
+    job = RankJob((sys.executable, "-m", "ups_fleet.doctor.killed_rank", "rank"), ranks)
     limits = Limits(start=60, phase=20, first=20, echo=1, teardown=5)
     return Supervisor(job, folder, limits, say=lambda _: None, launcher=launcher_of(job, launcher)).supervise()
 
@@ -41,7 +41,7 @@ def problem(verdict: Mapping[str, Any], ranks: int) -> str:
 
 def rank() -> None:
     """Beat as a rank that trains would; needs no torch."""
-    with Seat() as seat:
+    with RankContext() as seat:
         world = int(os.environ["WORLD_SIZE"])
         for step in range(STEPS):
             seat.pulse.beat("forward", step)

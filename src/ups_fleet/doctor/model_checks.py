@@ -15,8 +15,8 @@ from typing import Any
 from ups.run.config import RunConfig
 from ups.types import ConfigError, counted
 from ups_fleet.doctor import model_exercises
-from ups_fleet.doctor.findings import Finding, Line, State, bad, doubtful, good, run_check
-from ups_fleet.doctor.model_exercises import Strategy, Subject
+from ups_fleet.doctor.findings import DoctorLine, Finding, State, bad, doubtful, good, run_check
+from ups_fleet.doctor.model_exercises import ExercisedModel, Strategy
 from ups_fleet.doctor.module_trace import first_difference, last_module
 from ups_fleet.doctor.rank_checks import PRELOAD
 from ups_fleet.supervise.forked_functions import Result, first_failure, run
@@ -59,14 +59,14 @@ def model_checks(
     limit: float = 60.0,
     change: Callable[[Any], None] = model_exercises.unchanged,
     stages: tuple[str, ...] = (),
-) -> Iterator[Line]:
+) -> Iterator[DoctorLine]:
     """Every stage that a config plans, or only `stages`: in one process, then on `ranks`, whole and block by block."""
     if not config.data:
         raise ConfigError("the config names no data; add a data set under `data:`.")
     for stage in stages or config.plan:
         folder = Path(tempfile.mkdtemp(prefix="ups-doctor-"))
         try:
-            checks = StageChecks(Subject(config, stage, device, change), ranks, limit, folder)
+            checks = StageChecks(ExercisedModel(config, stage, device, change), ranks, limit, folder)
             line = run_check(GROUP, f"{stage}, one process", checks.one)
             yield line
             if line.state != State.BAD and config.stage(stage).train.compile:
@@ -81,7 +81,7 @@ def model_checks(
 class StageChecks:
     """The checks of one stage."""
 
-    def __init__(self, subject: Subject, ranks: int, limit: float, folder: Path) -> None:
+    def __init__(self, subject: ExercisedModel, ranks: int, limit: float, folder: Path) -> None:
         self.subject, self.ranks, self.limit, self.folder = subject, ranks, limit, folder
         self.reference: dict[str, Any] = {}  # what one process computes
         self.starts, self.refused = 0, ""

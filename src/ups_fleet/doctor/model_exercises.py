@@ -38,7 +38,7 @@ def unchanged(module: nn.Module) -> None:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExercisedModel:
     """One stage of a config on a device. `change` is applied to its module once it is built: a repair, or a harm."""
 
     config: RunConfig
@@ -71,7 +71,7 @@ def shapes(data: DataConfig) -> Outline:
     return outlines({"data": data})[0]
 
 
-def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:
+def build(subject: ExercisedModel, device: torch.device) -> tuple[Any, list[Window]]:
     """The stage, and a tiny window of each task, the same everywhere."""
     config = subject.config
     sets = [shapes(data) for data in config.data.values()]
@@ -88,7 +88,9 @@ def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:
     return stage, windows
 
 
-def whole(subject: Subject, world: int, strategy: Strategy, folder: Path, compiled: bool = False) -> dict[str, Any]:
+def whole(
+    subject: ExercisedModel, world: int, strategy: Strategy, folder: Path, compiled: bool = False
+) -> dict[str, Any]:
     """Forward and backward of the whole stage on every rank, each with the same samples: as one process would.
 
     `compiled`: with what `train.compile` compiles compiled; of such a block only its entry is noted.
@@ -143,7 +145,7 @@ def _back(loss: Tensor, parallel: Parallel, trace: ModuleTrace) -> float:
     return norm
 
 
-def capture(subject: Subject, names: list[str], path: Path) -> list[str]:
+def capture(subject: ExercisedModel, names: list[str], path: Path) -> list[str]:
     """Write to `path` the first input of each named module, and its output on that alone, in one process.
 
     The names of those that are used.
@@ -175,7 +177,9 @@ def capture(subject: Subject, names: list[str], path: Path) -> list[str]:
         return list(captured)
 
 
-def alone(subject: Subject, world: int, strategy: Strategy, folder: Path, names: list[str], path: Path) -> list[str]:
+def alone(
+    subject: ExercisedModel, world: int, strategy: Strategy, folder: Path, names: list[str], path: Path
+) -> list[str]:
     """Each named module alone on every rank, on its captured input; those that differ, as sentences `module: how`."""
     with _ranks(subject, world, strategy) as ranks:
         trace = ModuleTrace(folder / f"trace-{ranks.rank}")
@@ -198,7 +202,7 @@ def alone(subject: Subject, world: int, strategy: Strategy, folder: Path, names:
 
 
 def _once(
-    subject: Subject,
+    subject: ExercisedModel,
     module: nn.Module,
     parallel: Parallel | None,
     args: Any,
@@ -221,7 +225,7 @@ def _once(
     return float(size.detach()) ** 0.5, _back(size, parallel, trace or ModuleTrace(Path("/dev/null")))
 
 
-def _plain(subject: Subject) -> TrainConfig:
+def _plain(subject: ExercisedModel) -> TrainConfig:
     """A module alone has no blocks whose activations could be recomputed."""
     return dataclasses.replace(subject.train, activations="keep")
 
@@ -230,7 +234,7 @@ def _trained(module: nn.Module) -> bool:
     return any(p.requires_grad for p in module.parameters())
 
 
-def _ranks(subject: Subject, world: int, strategy: Strategy) -> AbstractContextManager[Dist]:
+def _ranks(subject: ExercisedModel, world: int, strategy: Strategy) -> AbstractContextManager[Dist]:
     if world == 1:
         return Dist.alone(subject.device)
     own = subject.config.dist

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as c10d
 from torch import Tensor
 
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.loop import Trainer
 from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.ranks.dist import Dist
@@ -221,7 +221,7 @@ def train(
             if step == stop and phase == "forward" and ranks.rank == world - 1:
                 flag.raised, flag.signal = True, "SIGTERM"
 
-        store = Vault(folder, ranks.rank, world, ranks.saver, say=lambda _: None) if folder else None
+        store = CheckpointStore(folder, ranks.rank, world, ranks.saver, say=lambda _: None) if folder else None
         settings = TrainConfig(
             steps=STEPS, lr=1e-2, ema=0.9, log_every=1, validate_every=0, prefetch=0, graph=False, drift_every=2
         )
@@ -249,5 +249,5 @@ def takes_damaged(folder: Path) -> bool:
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    saved = Vault(folder, say=lambda _: None).newest()
+    saved = CheckpointStore(folder, say=lambda _: None).newest()
     return saved is not None and saved.path == newest

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from ups.rundir import RunDir
 from ups_fleet.supervise.fault_plan import Fault
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 
 Strategy = Literal["single", "ddp", "fsdp"]
 # The stages of a lab run in their order: the steps of each, and how often it is saved. The last step is always saved.
@@ -88,7 +88,7 @@ class Disturbance:
     def command(self, place: CaseDir) -> None:
         """In the process of the command, before it begins."""
 
-    def start(self, start: Start, place: CaseDir) -> None:
+    def start(self, start: RankStart, place: CaseDir) -> None:
         """In the same process, before every start of the ranks."""
 
     def rank(self, rank: int) -> Press:  # noqa: ARG002
@@ -110,7 +110,7 @@ class Disturbance:
 
 
 @dataclass(frozen=True)
-class Case:
+class FaultCase:
     """One disturbed run and its promise.
 
     `endings`: how the first command may end; any but SUCCESS is followed by a --resume that must succeed. `first`: how
@@ -161,13 +161,13 @@ def for_all_stages(name: str, value: Any) -> dict[str, Any]:
 
 
 Draw = random.Random
-Recipe = Callable[[Draw, int, Strategy], Case | None]
+Recipe = Callable[[Draw, int, Strategy], FaultCase | None]
 Recipes = dict[tuple[str, str], Recipe]
 
 
-def case_of(family: str, name: str, world: int, strategy: Strategy, *faults: Fault, **promise: Any) -> Case:
+def case_of(family: str, name: str, world: int, strategy: Strategy, *faults: Fault, **promise: Any) -> FaultCase:
     """A case from its faults and its promise."""
-    return Case(family, name, world, strategy, faults, **promise)
+    return FaultCase(family, name, world, strategy, faults, **promise)
 
 
 def first_start() -> bool:

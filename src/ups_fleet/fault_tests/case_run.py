@@ -19,7 +19,7 @@ from ups.parsing import read_json
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
 from ups.types import counted
-from ups_fleet.fault_tests.case import SAVED, STEPS, Case, CaseDir
+from ups_fleet.fault_tests.case import SAVED, STEPS, CaseDir, FaultCase
 from ups_fleet.fault_tests.command import LEFT, configured, left_over, printed, run_command
 from ups_fleet.fault_tests.rank_hooks import RECORDS
 from ups_fleet.supervise.job import NESTED
@@ -50,7 +50,7 @@ class CaseResult:
     seconds: float = 0.0
 
 
-def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> dict[str, Any]:
+def run_case(case: FaultCase, folder: Path, data: Path, reference: Path | None, pace: float) -> dict[str, Any]:
     """Run a case in `folder`; `reference` is the folder of the undisturbed run, which took `pace` seconds.
 
     Where there is none this is the undisturbed run itself.
@@ -83,7 +83,7 @@ def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace:
     return asdict(result)
 
 
-def _commands(case: Case, place: CaseDir, result: CaseResult, pace: float) -> dict[str, Any]:
+def _commands(case: FaultCase, place: CaseDir, result: CaseResult, pace: float) -> dict[str, Any]:
     """Run all commands of a case and note how each ended; the verdict of the first."""
     limit = 30 + 20 * pace
     config = configured(case, place, case.world, pace)
@@ -107,7 +107,7 @@ def _commands(case: Case, place: CaseDir, result: CaseResult, pace: float) -> di
 
 
 def _command(
-    config: RunConfig, place: CaseDir, result: CaseResult, limit: float, resume: bool, case: Case | None = None
+    config: RunConfig, place: CaseDir, result: CaseResult, limit: float, resume: bool, case: FaultCase | None = None
 ) -> str:
     """Run one command, note how it ended, and what it did that no command may do."""
     before = place.console.stat().st_size if place.console.exists() else 0
@@ -126,13 +126,13 @@ def _command(
     return ending
 
 
-def _starved(case: Case, run: RunDir) -> bool:
+def _starved(case: FaultCase, run: RunDir) -> bool:
     """Whether a rank stood still that nothing had been done to."""
     still = any(path.read_text().strip() for path in run.logs.glob("*/stack-*"))
     return still and not any(fault.kind in ("stop", "hang", "grip") for fault in case.faults)
 
 
-def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], place: CaseDir) -> None:
+def _judge(case: FaultCase, result: CaseResult, verdict: Mapping[str, Any], place: CaseDir) -> None:
     """Note which promises about the ends of the commands were broken."""
     broken, run = result.broken, place.run
     first, attempts = result.endings[0], verdict.get("attempts", [])
@@ -163,7 +163,7 @@ def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], place: Ca
         broken.append(f"{ {n: s['skipped'] for n, s in stages.items()} } steps were skipped, not {case.skipped}")
 
 
-def _compare(case: Case, result: CaseResult, place: CaseDir, reference: RunDir) -> None:
+def _compare(case: FaultCase, result: CaseResult, place: CaseDir, reference: RunDir) -> None:
     """Note where the artifact or the samples differ from those of the undisturbed run."""
     run = place.run
     ours, theirs = run.artifact("simulator"), reference.artifact("simulator")

@@ -11,7 +11,17 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ups_fleet.fault_tests.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, step_of
+from ups_fleet.fault_tests.case import (
+    CaseDir,
+    Disturbance,
+    Draw,
+    FaultCase,
+    Recipe,
+    Recipes,
+    Strategy,
+    case_of,
+    step_of,
+)
 from ups_fleet.supervise.fault_plan import Fault
 from ups_fleet.supervise.launchers.forked import fork
 
@@ -101,7 +111,7 @@ def _leave(_: object) -> None:
 def _printing_to(how: str) -> Recipe:
     """However the run ends, its exit code says it: that of the verdict."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         rank, what = d.randrange(world), d.choice(["nothing", "error", "kill", "term"])
         fault = {
             "error": Fault("error", rank, "forward", step_of(d)),

@@ -17,12 +17,12 @@ from typing import Any
 from ups.config import dump, load
 from ups.run.config import RunConfig, run_config
 from ups.verdict import Ending
-from ups_fleet.fault_tests.case import BATCH, SAVED, STEPS, Case, CaseDir, Disturbance, for_all_stages, key
+from ups_fleet.fault_tests.case import BATCH, SAVED, STEPS, CaseDir, Disturbance, FaultCase, for_all_stages, key
 from ups_fleet.fault_tests.damage import damage
 from ups_fleet.fault_tests.rank_hooks import install
 from ups_fleet.running import supervised
 from ups_fleet.supervise.fault_plan import VARIABLE
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.forked import ForkLauncher, fork
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.proc import alive, children
@@ -57,7 +57,7 @@ def limits(pace: float) -> dict[str, float]:
     return {name: value for name, value in {"floor": wait / 2, **short, **long}.items() if name in Limits.model_fields}
 
 
-def configured(case: Case, place: CaseDir, world: int, pace: float) -> RunConfig:
+def configured(case: FaultCase, place: CaseDir, world: int, pace: float) -> RunConfig:
     """The config of a case on so many ranks."""
     strategy = {"single": "ddp"}.get(case.strategy, case.strategy)
     changes = {**CONFIG, **{f"limits.{name}": value for name, value in limits(pace).items()}}
@@ -67,7 +67,7 @@ def configured(case: Case, place: CaseDir, world: int, pace: float) -> RunConfig
     return load(run_config(), None, {**changes, **case.around.settings(place)})
 
 
-def run_command(config: RunConfig, place: CaseDir, limit: float, resume: bool, case: Case | None = None) -> str:
+def run_command(config: RunConfig, place: CaseDir, limit: float, resume: bool, case: FaultCase | None = None) -> str:
     """Run `ups run`, disturbed as `case` says; how it ended, or KILLED, or HUNG, or the code that nobody knows."""
     case_process = os.getpid()
     process = fork(lambda: be_command(config, place, resume, case, case_process))
@@ -81,7 +81,7 @@ def run_command(config: RunConfig, place: CaseDir, limit: float, resume: bool, c
     return "KILLED" if code < 0 else Ending(code).name if code in Ending._value2member_map_ else f"code {code}"
 
 
-def be_command(config: RunConfig, place: CaseDir, resume: bool, case: Case | None, parent: int) -> None:
+def be_command(config: RunConfig, place: CaseDir, resume: bool, case: FaultCase | None, parent: int) -> None:
     """Be `ups run` from its first line to the exit code of its process; dies with `parent`."""
     die_with_parent(signal.SIGKILL, parent)
     process: Any = multiprocessing.current_process()
@@ -118,7 +118,7 @@ def _exit_code(work: Callable[[], None]) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def _before_start(case: Case | None, place: CaseDir, start: Start) -> None:
+def _before_start(case: FaultCase | None, place: CaseDir, start: RankStart) -> None:
     if case is None:
         return
     if case.damage and start.attempt == 2:

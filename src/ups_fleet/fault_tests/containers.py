@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ups.parsing import read_json
-from ups_fleet.fault_tests.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of
+from ups_fleet.fault_tests.case import CaseDir, Disturbance, Draw, FaultCase, Recipe, Recipes, Strategy, case_of
 from ups_fleet.fault_tests.command import be_command, configured
 from ups_fleet.fault_tests.disturbances import beside
 from ups_fleet.fault_tests.privileges import NEW_MOUNTS, NEW_PIDS, mount_memory, mount_processes, unshare
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.forked import fork
 from ups_fleet.supervise.proc import alive
 
@@ -38,7 +38,7 @@ class Container(Disturbance):
     same_path: bool
     seconds: float
 
-    def start(self, start: Start, place: CaseDir) -> None:
+    def start(self, start: RankStart, place: CaseDir) -> None:
         if start.attempt == 1:
             place.notes.mkdir()
             supervisor = os.getpid()
@@ -73,7 +73,7 @@ class Container(Disturbance):
         home.folder.mkdir(exist_ok=True)
         if self.same_path:
             mount_memory(home.run.folder, "64m")
-        case = Case("F21", "second", self.world, self.strategy, around=_Printing())
+        case = FaultCase("F21", "second", self.world, self.strategy, around=_Printing())
         config = configured(case, home, self.world, 10.0)
         process = fork(lambda: be_command(config, home, resume=False, case=case, parent=1))
         code = process.wait()
@@ -104,7 +104,7 @@ class _Printing(Disturbance):
 def _beside(same_path: bool, killed: bool) -> Recipe:
     """The first run is not disturbed, and the second one does what it would alone."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         around = Container(world, strategy, same_path, round(d.uniform(0.5, 2.0), 2) if killed else 0.0)
         name = f"container{', same path' if same_path else ''}{', killed' if killed else ''}"
         promise: dict[str, Any] = {"around": around, "starts": 1}

@@ -7,9 +7,9 @@ from typing import Any
 from ups_fleet.fault_tests.case import (
     BATCH,
     LAST_STAGE,
-    Case,
     Disturbance,
     Draw,
+    FaultCase,
     Recipe,
     Recipes,
     Strategy,
@@ -33,7 +33,7 @@ from ups_fleet.fault_tests.disturbances import (
 def _clock(whose: str) -> Recipe:
     """A wall clock that is hours off, or jumps by hours whenever it is read."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         rank = None if whose == "supervisor" else d.randrange(world)
         around = WrongClock(rank, d.choice(["ahead", "behind", "jumps"]))
         return case_of("F15", f"clock of {whose}", world, strategy, around=around, starts=1)
@@ -44,7 +44,7 @@ def _clock(whose: str) -> Recipe:
 def _starved(how: type[Pulses] | type[Crowd], whom: str) -> Recipe:
     """A process that hardly gets the processor, in bursts or beside busy neighbours: slow, and no hang."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         who = whom if whom in ("all", "supervisor") else str(d.randrange(world))
         return case_of("F7", f"{how.__name__.lower()} {whom}", world, strategy, around=how(who), starts=1)
 
@@ -54,7 +54,7 @@ def _starved(how: type[Pulses] | type[Crowd], whom: str) -> Recipe:
 def _capped(for_good: bool) -> Recipe:
     """A limit to the memory of one rank, met by a real allocation: for a moment, or for good for large microbatches."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         rank, python = d.randrange(world), d.random() < 0.5
         if not for_good:
             promise: dict[str, Any] = {"output": "memory on rank", "starts": 1}
@@ -69,7 +69,7 @@ def _capped(for_good: bool) -> Recipe:
     return recipe
 
 
-def _straggler(d: Draw, world: int, strategy: Strategy) -> Case | None:
+def _straggler(d: Draw, world: int, strategy: Strategy) -> FaultCase | None:
     """Named, with what it costs; the bits stay."""
     if world == 1 or strategy != "ddp":
         return None  # sharded ranks wait for each other inside their steps, which hides who is slow
@@ -80,7 +80,7 @@ def _straggler(d: Draw, world: int, strategy: Strategy) -> Case | None:
 
 
 def _around(family: str, name: str, around: Disturbance, **promise: Any) -> Recipe:
-    def recipe(_: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(_: Draw, world: int, strategy: Strategy) -> FaultCase:
         return case_of(family, name, world, strategy, around=around, **promise)
 
     return recipe

@@ -18,7 +18,7 @@ import torch
 
 from ups.rundir import RunDir
 from ups_fleet.fault_tests.case import CaseDir, Disturbance, Press
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.forked import close_inherited, default_signals, fork
 from ups_fleet.supervise.launchers.launcher import read_pids
 from ups_fleet.supervise.proc import alive
@@ -80,7 +80,7 @@ class BadLog(Disturbance):
 
     full: bool
 
-    def start(self, start: Start, place: CaseDir) -> None:  # noqa: ARG002
+    def start(self, start: RankStart, place: CaseDir) -> None:  # noqa: ARG002
         if not place.run.metrics.exists():
             place.run.metrics.symlink_to("/dev/full") if self.full else place.run.metrics.mkdir()
 
@@ -180,11 +180,11 @@ class Starved(Disturbance):
 
     whom: str
 
-    def start(self, start: Start, place: CaseDir) -> None:
+    def start(self, start: RankStart, place: CaseDir) -> None:
         supervisor = os.getpid()
         beside(place, lambda: self._follow(start, supervisor))
 
-    def _follow(self, start: Start, supervisor: int) -> None:
+    def _follow(self, start: RankStart, supervisor: int) -> None:
         """Disturb them until the ranks are gone."""
         random_numbers, seen = random.Random(repr(self)), False
         while alive(supervisor):

@@ -19,7 +19,7 @@ from ups_fleet.fault_tests import (
     strangers,
     swapped_data,
 )
-from ups_fleet.fault_tests.case import Case, Recipes, Strategy
+from ups_fleet.fault_tests.case import FaultCase, Recipes, Strategy
 
 RECIPES: Recipes = {
     **fault_recipes.RECIPES,
@@ -39,7 +39,7 @@ FAMILIES = sorted({family for family, _ in RECIPES}, key=lambda name: int(name[1
 
 def draw(
     count: int, seed: int, worlds: Sequence[int], strategies: Sequence[Strategy], only: Sequence[str] = ()
-) -> list[Case]:
+) -> list[FaultCase]:
     """`count` cases, as many of each family (to one), in an order drawn from the seed.
 
     Within a family every recipe comes on every kind of world once, in another order each time, and all over again.
@@ -53,7 +53,7 @@ def draw(
     return cases
 
 
-def _of_family(family: str, seed: int, kinds: Sequence[tuple[int, Strategy]]) -> Iterator[Case]:
+def _of_family(family: str, seed: int, kinds: Sequence[tuple[int, Strategy]]) -> Iterator[FaultCase]:
     recipes = [(name, recipe) for (room, name), recipe in RECIPES.items() if room == family]
     for turn in itertools.count():
         order = [(*recipe, *kind) for recipe in recipes for kind in kinds]

@@ -9,8 +9,8 @@ from ups_fleet.fault_tests.case import (
     LAST_STAGE,
     SAVED,
     STEPS,
-    Case,
     Draw,
+    FaultCase,
     Recipe,
     Recipes,
     Strategy,
@@ -30,7 +30,7 @@ BY_FIRST = ("before manifest", "after manifest", "after rename", "before retenti
 def _memory(phase: str, ranks: str) -> Recipe:
     """Out of memory for a moment: mended in place, in the same start, with the same bits."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case | None:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase | None:
         if phase == "buffer" and (strategy != "fsdp" or world == 1):
             return None
         step, who = step_of(d), d.sample(range(world), 1 if ranks == "one" else world)
@@ -42,7 +42,7 @@ def _memory(phase: str, ranks: str) -> Recipe:
     return recipe
 
 
-def _memory_again(d: Draw, world: int, strategy: Strategy) -> Case:
+def _memory_again(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """On one rank, and on another in the retry."""
     step = step_of(d)
     one, other = d.randrange(world), d.randrange(world)
@@ -51,7 +51,7 @@ def _memory_again(d: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F3", "oom twice", world, strategy, *faults, starts=1)
 
 
-def _no_memory(d: Draw, world: int, strategy: Strategy) -> Case:
+def _no_memory(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     rank, phase = d.randrange(world), d.choice(["forward", "backward"])
     fault = Fault("oom", rank, phase, step_of(d), attempt=None, times=99)
     promise = {"endings": ("OOM",), "starts": 1, "named": rank, "phase": phase}
@@ -59,7 +59,7 @@ def _no_memory(d: Draw, world: int, strategy: Strategy) -> Case:
 
 
 def _error(phase: str) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         rank = d.randrange(world)
         shown = {"view": "data", "loss": "forward"}.get(phase, phase)
         fault = Fault("error", rank, phase, step_of(d))
@@ -70,7 +70,7 @@ def _error(phase: str) -> Recipe:
 
 
 def _not_finite(kind: Kind, times: int) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         fault = Fault(kind, d.randrange(world), "loss", d.randrange(EARLIER, LAST), times=times)
         if times == 1:
             return case_of("F5", kind, world, strategy, fault, starts=1, bits=False, skipped=1)
@@ -82,7 +82,7 @@ def _not_finite(kind: Kind, times: int) -> Recipe:
 
 
 def _killed(kind: Kind) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         rank = d.randrange(world)
         phase = d.choice([*IN_STEP, *ELSEWHERE, *(["judge"] if rank == 0 else [])])
         step = 0 if phase in ("start", "judge") else step_of(d)
@@ -95,7 +95,7 @@ def _killed(kind: Kind) -> Recipe:
 
 
 def _unlike(kind: Kind) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case | None:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase | None:
         if world == 1:
             return None
         fault = Fault(kind, d.randrange(world), "config")
@@ -110,7 +110,7 @@ def _uneven(ranks: str) -> Recipe:
     Their result is that of one process; sharded on two ranks that of replicated ones to the bit, also after a kill.
     """
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case | None:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase | None:
         if world == 1:
             return None
         size, micro = d.choice([n for n in (5, 7, 9) if n % world]), d.choice([1, 2])
@@ -127,7 +127,7 @@ def _uneven(ranks: str) -> Recipe:
 
 
 def _stopped(whom: str) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         phase, step = d.choice([*IN_STEP, "start", "log", "validate", "save"]), step_of(d)
         rank = d.randrange(world)
         kind: Kind = "boss" if whom == "supervisor" else d.choice(["term", "usr1"])
@@ -141,7 +141,7 @@ def _stopped(whom: str) -> Recipe:
 
 
 def _interrupted_save(kind: Kind) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         point = d.choice([*BY_ALL, *BY_FIRST])
         rank = d.randrange(world) if point in BY_ALL else 0
         fault = Fault(kind, rank, point, 0 if "retention" in point else step_of(d))
@@ -153,7 +153,7 @@ def _interrupted_save(kind: Kind) -> Recipe:
     return recipe
 
 
-def _no_space(d: Draw, world: int, strategy: Strategy) -> Case:
+def _no_space(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """No checkpoint can be saved any more: the training stops at the second save that fails."""
     fault = Fault("full", d.randrange(world), "before shard", d.randrange(1, LAST), attempt=None, times=99)
     output = "2 times in a row" if _saves_from(fault.step) > 1 else ""  # else the last of a stage may be the first
@@ -167,7 +167,7 @@ def _saves_from(step: int) -> int:
 
 
 def _damaged(damage: str) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         fault = Fault("kill", d.randrange(world), "forward", d.randrange(5, LAST))
         promise = {"first": ("RANK_DIED",), "starts": 2, "damage": damage, "output": "is damaged"}
         return case_of("F11", damage, world, strategy, fault, **promise)
@@ -175,21 +175,21 @@ def _damaged(damage: str) -> Recipe:
     return recipe
 
 
-def _resized(d: Draw, world: int, strategy: Strategy) -> Case:
+def _resized(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     others = [n for n in (1, 2, 3, 4) if n != world]
     fault = Fault("term", d.randrange(world), "forward", d.randrange(EARLIER, LAST - 1))
     promise = {"endings": ("PREEMPTED",), "bits": False, "close": True, "onto": d.choice(others)}
     return case_of("F12", "resized", world, strategy, fault, **promise)
 
 
-def _proved(_: Draw, world: int, strategy: Strategy) -> Case:
+def _proved(_: Draw, world: int, strategy: Strategy) -> FaultCase:
     return case_of("F13", "undisturbed", world, strategy, starts=1)
 
 
 def _drifting(mended: bool) -> Recipe:
     """One weight of one rank is another by one ulp: of three ranks or more the guilty one is named, or mended."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case | None:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase | None:
         if world == 1 or strategy != "ddp":
             return None  # nobody holds what another holds
         world = d.choice([2, 3]) if world == 2 and not mended else max(world, 3)
@@ -206,18 +206,18 @@ def _drifting(mended: bool) -> Recipe:
     return recipe
 
 
-def _orphaned(d: Draw, world: int, strategy: Strategy) -> Case:
+def _orphaned(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """The supervisor itself is killed: its ranks go with it."""
     fault = Fault("orphan", d.randrange(world), d.choice([*IN_STEP, *ELSEWHERE]), 0)
     return case_of("F15", "supervisor killed", world, strategy, fault, endings=("KILLED",))
 
 
-def _storm(d: Draw, world: int, strategy: Strategy) -> Case:
+def _storm(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     fault = Fault(d.choice(["kill", "segv", "leave"]), d.randrange(world), d.choice(IN_STEP), 1, attempt=None)
     return case_of("F16", "every start", world, strategy, fault, endings=("NO_PROGRESS",), starts=3)
 
 
-def _series(d: Draw, world: int, strategy: Strategy) -> Case:
+def _series(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """One fault after the other, each after some progress."""
     kinds: list[Kind] = ["kill", "segv", "leave", "abort"]
     steps = sorted(d.sample(range(1, LAST), 2))
@@ -227,12 +227,12 @@ def _series(d: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F16", "one after another", world, strategy, *faults, first=("RANK_DIED",), starts=3)
 
 
-def _slow_log(d: Draw, world: int, strategy: Strategy) -> Case:
+def _slow_log(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     fault = Fault("slow", 0, "log", step_of(d), times=2)
     return case_of("F17", "log slow", world, strategy, fault, starts=1)
 
 
-def _teardown(d: Draw, world: int, strategy: Strategy) -> Case:
+def _teardown(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     kind: Kind = d.choice(["abort", "segv", "kill"])
     return case_of("F18", f"{kind} in teardown", world, strategy, Fault(kind, 0, "teardown"), starts=1)
 

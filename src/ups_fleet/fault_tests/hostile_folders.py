@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ups_fleet.fault_tests.case import LAST, Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of
+from ups_fleet.fault_tests.case import LAST, CaseDir, Disturbance, Draw, FaultCase, Recipe, Recipes, Strategy, case_of
 from ups_fleet.fault_tests.damage import newest
 from ups_fleet.fault_tests.strangers import bomb
 from ups_fleet.supervise.fault_plan import Fault
@@ -94,7 +94,7 @@ def content_of(kind: str, canary: Path) -> bytes:
 def _replaced(file: str) -> Recipe:
     """Passed over or refused, with a sentence either way; with the file as it was, the same bits."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         content = d.choice(CONTENTS)
         fault = Fault("term", d.randrange(world), "forward", d.randrange(5, LAST - 1))
         promise: dict[str, Any] = {"endings": ("PREEMPTED",), "refused": ("SUCCESS", "USER", "CORRUPT")}

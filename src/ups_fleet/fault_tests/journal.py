@@ -15,7 +15,7 @@ from typing import Any
 from ups.files import sync, write_all
 from ups.provenance import environment
 from ups.types import ConfigError, DataError
-from ups_fleet.fault_tests.case import Case
+from ups_fleet.fault_tests.case import FaultCase
 from ups_fleet.fault_tests.case_run import CaseResult
 
 NAME = "results.jsonl"
@@ -37,7 +37,7 @@ def request_of(
     return {"faults": faults, "seed": seed, **words, "code": code_version()}
 
 
-class Journal:
+class FaultJournal:
     """The results of `request` in `folder`, one line each, durable before the next case is begun by its thread.
 
     The first line says what was asked for, and where. A line that a kill has cut is dropped. Held by one process.
@@ -108,6 +108,6 @@ def _whole(path: Path) -> int:
     return path.read_bytes().rfind(b"\n") + 1
 
 
-def skipped(case: Case, reason: str) -> CaseResult:
+def skipped(case: FaultCase, reason: str) -> CaseResult:
     """The result of a case that this machine cannot run."""
     return dataclasses.replace(CaseResult(case.facts()), skipped=reason)

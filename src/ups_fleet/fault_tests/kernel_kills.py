@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from ups_fleet.fault_tests.case import (
     BATCH,
-    Case,
     CaseDir,
     Disturbance,
     Draw,
+    FaultCase,
     Press,
     Recipes,
     Strategy,
@@ -24,7 +24,7 @@ from ups_fleet.fault_tests.case import (
 )
 from ups_fleet.fault_tests.disturbances import beside
 from ups_fleet.fault_tests.privileges import MemoryGroup
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.launcher import read_pids
 from ups_fleet.supervise.proc import alive, children
 
@@ -75,12 +75,12 @@ class KilledWorker(Disturbance):
     def prepare(self, place: CaseDir) -> None:
         _group(str(place.folder), "worker").create(LARGE)
 
-    def start(self, start: Start, place: CaseDir) -> None:
+    def start(self, start: RankStart, place: CaseDir) -> None:
         if start.attempt == 1:
             supervisor, group = os.getpid(), _group(str(place.folder), "worker")
             beside(place, lambda: self._follow(start, group, supervisor))
 
-    def _follow(self, start: Start, group: MemoryGroup, supervisor: int) -> None:
+    def _follow(self, start: RankStart, group: MemoryGroup, supervisor: int) -> None:
         """Put the rank into the group, wait for its first worker, and then take all the memory that is left.
 
         The kernel chooses by what a process holds and by a score, which counts in parts of the group's limit: a file
@@ -128,7 +128,7 @@ def _starve(group: MemoryGroup, rank: int, victim: int) -> None:
     del taken
 
 
-def _killed_rank(d: Draw, world: int, strategy: Strategy) -> Case:
+def _killed_rank(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """Named, and mended by half the microbatch: the result of a run that had it from the start."""
     rank, share = d.randrange(world), BATCH // world
     promise: dict[str, Any] = {"around": KilledRank(rank, share), "first": ("OOM",), "named": rank, "starts": 2}
@@ -136,7 +136,7 @@ def _killed_rank(d: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F26", "kernel kills a rank", world, strategy, **promise)
 
 
-def _killed_worker(d: Draw, world: int, strategy: Strategy) -> Case:
+def _killed_worker(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """Named as want of memory; the workers are started anew, or the rank is if the kernel took it as well."""
     promise: dict[str, Any] = {
         "around": KilledWorker(d.randrange(world)),

@@ -17,9 +17,9 @@ from ups.run.data.data_config import GenerateConfig
 from ups.run.data.generate import generate
 from ups.rundir import RunDir
 from ups.verdict import Ending
-from ups_fleet.fault_tests.case import DATA, Case, Strategy
+from ups_fleet.fault_tests.case import DATA, FaultCase, Strategy
 from ups_fleet.fault_tests.case_run import CaseResult, run_case, trained_on
-from ups_fleet.fault_tests.journal import Journal, skipped
+from ups_fleet.fault_tests.journal import FaultJournal, skipped
 from ups_fleet.fault_tests.privileges import missing
 from ups_fleet.supervise.forked_functions import run
 
@@ -59,7 +59,9 @@ class Lab:
     folder: Path
     jobs: int = 2
 
-    def run(self, cases: Sequence[Case], say: Say = _nobody, journal: Journal | None = None) -> list[CaseResult]:
+    def run(
+        self, cases: Sequence[FaultCase], say: Say = _nobody, journal: FaultJournal | None = None
+    ) -> list[CaseResult]:
         """The result of every case, in their order; those that a journal knows are not run again.
 
         Ctrl-C: the cases under way are finished and noted, and no other is begun; a second one leaves at once.
@@ -95,7 +97,7 @@ class Lab:
             _all_or_stopped(pool, [pool.submit(one, number) for number in left], say)
         return [results[number] for number in sorted(results)]
 
-    def _case(self, case: Case, number: int, data: Path, pace: float) -> CaseResult:
+    def _case(self, case: FaultCase, number: int, data: Path, pace: float) -> CaseResult:
         folder, plain = self.folder / f"case-{number:04d}", self.plain(reference_of(case))
         result = self._try(case, folder, data, plain, pace)
         if result.starved:
@@ -115,7 +117,7 @@ class Lab:
         known = read_json(folder / "pace.json").get("seconds")
         if known:
             return float(known)
-        case = Case("F13", "reference", world, strategy, starts=1, changes=dict(changes))
+        case = FaultCase("F13", "reference", world, strategy, starts=1, changes=dict(changes))
         for _ in range(TRIES):  # a busy machine may be too slow for any limit
             result = self._try(case, folder, data, None, PATIENCE)
             if not result.broken:
@@ -129,7 +131,7 @@ class Lab:
         name = hashlib.sha256(repr(changes).encode()).hexdigest()[:8] if changes else "as-it-is"
         return self.folder / f"plain-{world}-{strategy}-{name}"
 
-    def _try(self, case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:
+    def _try(self, case: FaultCase, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:
         args = (case, folder, data, reference, pace)
         [ended] = run(run_case, 1, *args, seconds=90 + 60 * pace, env={"OMP_NUM_THREADS": "1"}, preload=NEEDED)
         if not ended.well:
@@ -138,7 +140,7 @@ class Lab:
         return CaseResult(**ended.value)
 
 
-def _line(case: Case, result: CaseResult) -> str:
+def _line(case: FaultCase, result: CaseResult) -> str:
     what = f"{case.family:4} {case.name:30} {case.world} × {case.strategy:7}"
     how = "; ".join(result.broken) or " → ".join(result.endings)
     return f"{what} {result.seconds:5.1f} s  {f'skipped: needs {result.skipped}' if result.skipped else how}"
@@ -160,14 +162,14 @@ def _all_or_stopped(pool: ThreadPoolExecutor, work: Sequence[Future[None]], say:
         raise
 
 
-def reference_of(case: Case) -> Kind:
+def reference_of(case: FaultCase) -> Kind:
     """What the undisturbed run of a case is: its world, and whatever it changes that changes bits."""
     settings = {**case.changes, **case.reference_settings}
     changes = {name: value for name, value in settings.items() if not name.startswith("limits.")}
     return *(case.like or (case.world, case.strategy)), tuple(sorted(changes.items()))
 
 
-def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:
+def same_samples(lab: Lab, cases: Sequence[FaultCase]) -> list[str]:
     """What is wrong with the samples of the undisturbed runs, over all worlds; nothing if all is well.
 
     Well: no two ranks share a sample of a step, and together they have the batches of one process.

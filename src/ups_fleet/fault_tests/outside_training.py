@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ups_fleet.fault_tests.case import DATA, Case, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, first_start
+from ups_fleet.fault_tests.case import (
+    DATA,
+    Disturbance,
+    Draw,
+    FaultCase,
+    Recipe,
+    Recipes,
+    Strategy,
+    case_of,
+    first_start,
+)
 from ups_fleet.fault_tests.rank_hooks import OF_FIRST, POINTS
 from ups_fleet.supervise.fault_plan import Fault, Kind
 from ups_fleet.supervise.launchers.launcher import read_pids
@@ -68,7 +78,7 @@ OF_PARENT: dict[str, dict[str, Any]] = {
 
 
 def _rank(how: Kind) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         point, rank = _where(d, world)
         late = how in ("error", "oom") and point == "import"  # before the first beat nobody can say what went wrong
         if late:
@@ -82,7 +92,7 @@ def _rank(how: Kind) -> Recipe:
 
 
 def _parent_of_rank(how: str) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         point, rank = _where(d, world)
         promise = {**OF_PARENT[how], "changes": changes_for(point), "around": Struck("parent", how, point, rank)}
         return case_of("F20", f"{how} parent in {point}", world, strategy, **promise)
@@ -91,7 +101,7 @@ def _parent_of_rank(how: str) -> Recipe:
 
 
 def _supervisor(how: str, who: str = "supervisor") -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         point, rank = _where(d, world)
         endings = ("KILLED",) if how == "kill" else ("PREEMPTED", "SUCCESS")
         promise = {"endings": endings, "changes": changes_for(point), "around": Struck(who, how, point, rank)}

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from ups.config import fingerprint
 from ups.engine.loop import Trainer
-from ups.engine.stage import Stage
+from ups.engine.stage import Learnable
 from ups.engine.units import units_of
 from ups.eval.report import Report
 from ups.run import run as whole_run
 from ups.run import training
 from ups.run.config import RunConfig
 from ups.run.data import datasets
-from ups.run.judging.conclusion import Conclusion, EvaluationLeft
+from ups.run.judging.conclusion import AfterTraining, EvaluationLeft
 from ups.run.load import load
 from ups.run.run import Run
 from ups.tensors import Losses, Window
@@ -36,7 +36,7 @@ BEFORE: tuple[tuple[str, Any, str], ...] = (
     ("statistics", whole_run, "keep_statistics"),
     ("cache", training, "encoded_parts"),
     ("judgement", Run, "judge"),
-    ("report", Conclusion, "_report"),
+    ("report", AfterTraining, "_report"),
 )
 POINTS = ("import", *(point for point, _, _ in BEFORE), "between stages")
 # Rank 0 alone comes to these.
@@ -60,7 +60,7 @@ def install(around: Disturbance) -> Callable[[], None]:
         every time. Ranks with graphs and without give the same bits.
         """
 
-        def __init__(self, config: Any, stage: Stage, batches: Any, dist: Any, store: Any, *rest: Any, **more: Any):
+        def __init__(self, config: Any, stage: Learnable, batches: Any, dist: Any, store: Any, *rest: Any, **more: Any):
             records = Records(stage.name, dist.rank)
             watched: Any = Disturbed(stage, plan, records, lambda: self.step, press)
             place_hooks(stage.module, plan, lambda: getattr(self, "step", 0))
@@ -94,11 +94,11 @@ def _place_points(at: Callable[[str], None]) -> None:
 
     names: Any = Run
     names.judge = _brief
-    names = Conclusion
+    names = AfterTraining
     names._report = _page
     for point, owner, name in BEFORE:
         setattr(owner, name, before(getattr(owner, name), point))
-    learn = training.Training.learn
+    learn = training.StageTraining.learn
 
     def learnt(self: Any, stage: Any, *args: Any) -> Any:
         answer = learn(self, stage, *args)
@@ -106,7 +106,7 @@ def _place_points(at: Callable[[str], None]) -> None:
             at("between stages")
         return answer
 
-    names = training.Training
+    names = training.StageTraining
     names.learn = learnt
 
 
@@ -131,7 +131,7 @@ class Disturbed:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: Learnable,
         plan: FaultPlan,
         records: Records,
         step: Callable[[], int],
@@ -239,7 +239,7 @@ def _brief(run: Run, champion: Any = None) -> Report:  # noqa: ARG001
     return Report(run.config.name, (), "", fingerprint(run.config), run.config.seed, ())
 
 
-def _page(conclusion: Conclusion, judged: EvaluationLeft, gates: Any) -> Report | None:  # noqa: ARG001
+def _page(conclusion: AfterTraining, judged: EvaluationLeft, gates: Any) -> Report | None:  # noqa: ARG001
     """Instead of the page: where the time went, and what the page would weigh."""
     with conclusion.journal("report"):
         conclusion.folder.write(conclusion.folder.phases, conclusion.seconds.seconds)

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Any
 
-from ups_fleet.fault_tests.case import LAST, Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of
+from ups_fleet.fault_tests.case import LAST, CaseDir, Disturbance, Draw, FaultCase, Recipe, Recipes, Strategy, case_of
 from ups_fleet.fault_tests.damage import damage, newest
 from ups_fleet.supervise.fault_plan import Fault
 
@@ -46,7 +46,7 @@ class NoSecondPlace(Disturbance):
 def _first_place(how: str) -> Recipe:
     """The copy is taken, which is said, and no step is made again."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         fault = Fault("term", d.randrange(world), "forward", d.randrange(1, LAST - 1))
         promise: dict[str, Any] = {"endings": ("PREEMPTED",), "output": "its second copy", "around": FirstPlace(how)}
         return case_of("F27", f"first place: {how}", world, strategy, fault, **promise)
@@ -54,7 +54,7 @@ def _first_place(how: str) -> Recipe:
     return recipe
 
 
-def _no_second_place(_: Draw, world: int, strategy: Strategy) -> Case:
+def _no_second_place(_: Draw, world: int, strategy: Strategy) -> FaultCase:
     """Said, and nothing more."""
     words = "second copy of checkpoint"
     return case_of("F27", "no second place", world, strategy, around=NoSecondPlace(), output=words, starts=1)

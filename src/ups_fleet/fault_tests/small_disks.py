@@ -8,11 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ups_fleet.fault_tests.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, first_start
+from ups_fleet.fault_tests.case import (
+    CaseDir,
+    Disturbance,
+    Draw,
+    FaultCase,
+    Recipe,
+    Recipes,
+    Strategy,
+    case_of,
+    first_start,
+)
 from ups_fleet.fault_tests.outside_training import changes_for
 from ups_fleet.fault_tests.privileges import NEW_MOUNTS, make_read_only, mount_memory, remount, unmount, unshare
 from ups_fleet.fault_tests.rank_hooks import OF_FIRST, POINTS
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 
 LARGE = "64m"
 BALLAST = ".ballast"  # a hidden name: no file of a run
@@ -29,7 +39,7 @@ class CheckpointDisk(Disturbance):
     def prepare(self, place: CaseDir) -> None:  # noqa: ARG002
         unshare(NEW_MOUNTS)
 
-    def start(self, start: Start, place: CaseDir) -> None:  # noqa: ARG002
+    def start(self, start: RankStart, place: CaseDir) -> None:  # noqa: ARG002
         folder = place.run.checkpoints()
         if not os.path.ismount(folder):
             mount_memory(folder, self.size)
@@ -92,7 +102,7 @@ def fill(path: Path) -> None:
 
 
 def _checkpoints(name: str, **disk: Any) -> Recipe:
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         around = CheckpointDisk(**disk) if disk else CheckpointDisk(f"{d.randrange(40, 700)}k")
         endings = ("STORAGE",) if disk else ("STORAGE", "SUCCESS")
         return case_of("F10", name, world, strategy, around=around, endings=endings, starts=1)
@@ -103,7 +113,7 @@ def _checkpoints(name: str, **disk: Any) -> Recipe:
 def _filled(point: str) -> Recipe:
     """Full from a point on: the verdict says so in a sentence, and once there is room it goes on to the same bits."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         around = SmallDisk(point=point, whose=_whose(d, point, world))
         promise: dict[str, Any] = {"endings": ("STORAGE",), "changes": changes_for(point)}
         return case_of("F22", f"full in {point}", world, strategy, around=around, **promise)
@@ -111,7 +121,7 @@ def _filled(point: str) -> Recipe:
     return recipe
 
 
-def _read_only(d: Draw, world: int, strategy: Strategy) -> Case:
+def _read_only(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """Said in a sentence, also by the next command; mounted again, it goes on to the same bits."""
     point = d.choice((*POINTS, *SAVING))
     around = TurnsReadOnly(point=point, whose=_whose(d, point, world))
@@ -125,7 +135,7 @@ def _whose(d: Draw, point: str, world: int) -> int:
     return 0 if point in (*OF_FIRST, "before manifest", "after rename") else d.randrange(world)
 
 
-def _too_small(d: Draw, world: int, strategy: Strategy) -> Case:
+def _too_small(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """Never large enough for everything: wherever it ends, it says why."""
     around = SmallDisk(f"{d.randrange(250, 2500)}k")
     return case_of("F22", "too small", world, strategy, around=around, endings=("STORAGE", "SUCCESS"))

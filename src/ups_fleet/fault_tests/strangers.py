@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ups_fleet.fault_tests.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of
+from ups_fleet.fault_tests.case import CaseDir, Disturbance, Draw, FaultCase, Recipe, Recipes, Strategy, case_of
 from ups_fleet.fault_tests.disturbances import beside
 from ups_fleet.fault_tests.privileges import NEW_NETWORK, become_nobody, unshare
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.forked import fork
 from ups_fleet.supervise.network import Listener, is_private, listeners
 from ups_fleet.supervise.proc import alive, descendants
@@ -72,13 +72,13 @@ class Strangers(Disturbance):
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return NEEDS[self.who]
 
-    def start(self, start: Start, place: CaseDir) -> None:
+    def start(self, start: RankStart, place: CaseDir) -> None:
         if start.attempt == 1:
             place.notes.mkdir()
             supervisor = os.getpid()
             beside(place, lambda: self._besiege(start, place, supervisor))
 
-    def _besiege(self, start: Start, place: CaseDir, supervisor: int) -> None:
+    def _besiege(self, start: RankStart, place: CaseDir, supervisor: int) -> None:
         """Find where they listen, as only the owner can, and have the stranger told."""
         seen: dict[Listener, int] = {}
         with (place.notes / "listeners").open("w", buffering=1) as file, self._stranger(start, place) as tell:
@@ -92,7 +92,7 @@ class Strangers(Disturbance):
                 time.sleep(0.05)
 
     @contextlib.contextmanager
-    def _stranger(self, start: Start, place: CaseDir) -> Iterator[int]:
+    def _stranger(self, start: RankStart, place: CaseDir) -> Iterator[int]:
         """A pipe to the stranger, who is gone when its other end is closed."""
         reading, writing = os.pipe()
         secrets = [start.files.folder, start.files.folder / "meeting", start.files.heartbeat(0), place.run.secret]
@@ -174,7 +174,7 @@ def _lines(path: Path) -> list[Any]:
 def _besieged(who: str) -> Recipe:
     """Whatever strangers do: the same bits, or at most an honest restart."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         what = d.choice(sorted(messages(Path())))
         around = Strangers(who, what, world)
         return case_of("F19", f"{what} from {who}", world, strategy, around=around)

@@ -13,10 +13,10 @@ from ups.rundir import RunDir
 from ups_fleet.fault_tests.case import (
     LAST,
     LAST_STAGE,
-    Case,
     CaseDir,
     Disturbance,
     Draw,
+    FaultCase,
     Press,
     Recipe,
     Recipes,
@@ -25,7 +25,7 @@ from ups_fleet.fault_tests.case import (
     first_start,
 )
 from ups_fleet.supervise.fault_plan import Fault
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 
 NAME = "trajectories.hdf5"
 
@@ -43,7 +43,7 @@ class Swapped(Disturbance):
     def prepare(self, place: CaseDir) -> None:
         shutil.copy(place.data, self.data(place))
 
-    def start(self, start: Start, place: CaseDir) -> None:
+    def start(self, start: RankStart, place: CaseDir) -> None:
         if self.when == "starts" and start.attempt == 2:
             change(self.data(place), self.how)
 
@@ -143,7 +143,7 @@ def change(path: Path, how: str) -> None:
 def _swapped(how: str, when: str) -> Recipe:
     """Refused with a sentence that names the file; once it is back, the same bits."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         rank, step = d.randrange(world), d.randrange(LAST - 1)
         promise: dict[str, Any] = {"around": Swapped(how, when), "output": f"{NAME}:", "endings": ("USER",)}
         faults = []
@@ -161,7 +161,7 @@ def _swapped(how: str, when: str) -> Recipe:
 def _changed_cache(how: str) -> Recipe:
     """Refused, and nothing that was learnt from it is saved; built again, the same bits. A copy is no change."""
 
-    def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
+    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         around = ChangedCache(how, d.randrange(LAST), d.randrange(world))
         promise: dict[str, Any] = {"around": around, "changes": {"cache.use": True}, "starts": 1}
         if how != "copied":

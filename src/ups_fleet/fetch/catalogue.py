@@ -18,7 +18,7 @@ ROOTS = {
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFile:
     """A published file: its name here, its path below the folder it is fetched to, its address, its MD5 or nothing."""
 
     name: str
@@ -33,20 +33,20 @@ class Published:
 
 
 @cache
-def catalogue() -> tuple[Published, ...]:
+def catalogue() -> tuple[PublishedFile, ...]:
     """All published files."""
     rows = _rows("catalogue.csv")
     roots = [ROOTS[row["name"].partition(":")[0]] for row in rows]
     return tuple(
-        Published(row["name"], row["path"], root + (row["address"] or row["path"]), row["md5"])
+        PublishedFile(row["name"], row["path"], root + (row["address"] or row["path"]), row["md5"])
         for row, root in zip(rows, roots, strict=True)
     )
 
 
 @cache
-def groups() -> dict[str, tuple[Published, ...]]:
+def groups() -> dict[str, tuple[PublishedFile, ...]]:
     """The files by group, in the order of the catalogue."""
-    by_group: dict[str, list[Published]] = {}
+    by_group: dict[str, list[PublishedFile]] = {}
     for file in catalogue():
         by_group.setdefault(file.group, []).append(file)
     return {group: tuple(members) for group, members in by_group.items()}
@@ -58,7 +58,7 @@ def published_sizes() -> dict[str, float]:
     return {row["group"]: float(row["gigabytes"]) for row in _rows("published_sizes.csv")}
 
 
-def lookup(name: str) -> tuple[Published, ...]:
+def lookup(name: str) -> tuple[PublishedFile, ...]:
     """The files of a name: of one file, of a group, of a split of The Well, or of a pattern; a published file name
     serves too. ConfigError where there is none."""
     source, _, word = name.partition(":")

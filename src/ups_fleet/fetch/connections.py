@@ -10,7 +10,7 @@ from threading import Event, Lock, Thread
 from ups.types import UpsError
 from ups_fleet.fetch.patience import ChangedError, NoRangesError, Patience, StoppedError, TransientError
 from ups_fleet.fetch.pieces import Pieces
-from ups_fleet.fetch.remote_file import Facts, RemoteFile
+from ups_fleet.fetch.remote_file import RemoteFacts, RemoteFile
 
 LOOK = 0.2  # seconds between two looks at the threads
 CUTS = 100  # of one piece, after which it is given up whatever has come
@@ -22,7 +22,7 @@ class Connections:
     """One attempt to fetch all pieces that are missing. `tell` is called with the bytes that are there."""
 
     file: RemoteFile
-    facts: Facts
+    facts: RemoteFacts
     pieces: Pieces
     patience: Patience
     tell: Callable[[int], None]

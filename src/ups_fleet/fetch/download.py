@@ -17,7 +17,7 @@ from ups_fleet.fetch.connections import Connections
 from ups_fleet.fetch.landing import Landing
 from ups_fleet.fetch.patience import ChangedError, NoRangesError, Patience, TransientError, UnreachableError
 from ups_fleet.fetch.pieces import Pieces, blob_of, digests_of
-from ups_fleet.fetch.remote_file import Facts, RemoteFile
+from ups_fleet.fetch.remote_file import RemoteFacts, RemoteFile
 
 ROOM = 1 << 26  # bytes of a disk that a large file leaves to others
 ROUNDS = 3  # times that pieces are fetched again which the disk does not hold as they came
@@ -82,7 +82,7 @@ class Download:
                     self._fetch()
         return self.landing.target
 
-    def facts(self) -> Facts:
+    def facts(self) -> RemoteFacts:
         """What the place says of the file."""
         return self._tried(self.wanted.file.facts)
 
@@ -123,7 +123,7 @@ class Download:
                 )
             self._say("is not what was published (its checksum differs), and is fetched once more")
 
-    def _verified(self, facts: Facts) -> dict[str, str]:
+    def _verified(self, facts: RemoteFacts) -> dict[str, str]:
         """All of the file as it is now, beside its place, read back; its digests."""
         for _ in range(ROUNDS):
             self._one_version(facts)
@@ -135,7 +135,7 @@ class Download:
             self._say("was not read back from this disk as it came; the pieces that differ are fetched again")
         raise DataError(f"{self.folder}: this disk does not give back what is written to it; use another.")
 
-    def _one_version(self, facts: Facts) -> None:
+    def _one_version(self, facts: RemoteFacts) -> None:
         if facts.ranges and facts.size:
             size = facts.size
             if self.pieces.begin(identity(self.url), facts, self.connections):
@@ -154,7 +154,7 @@ class Download:
                 raise self._final(error) from None
         self._tried(lambda: self._whole(facts))
 
-    def _whole(self, facts: Facts) -> None:
+    def _whole(self, facts: RemoteFacts) -> None:
         """In one answer, every time from its beginning."""
         self._require_room(facts.size or 0)
         self.pieces.begin_whole()
@@ -164,12 +164,12 @@ class Download:
             self._tell(done, facts.size or done)
         self.pieces.header["size"] = done
 
-    def _agrees(self, path: Path, facts: Facts, digests: Mapping[str, str]) -> bool:
+    def _agrees(self, path: Path, facts: RemoteFacts, digests: Mapping[str, str]) -> bool:
         """Whether what lies at `path` has the checksums that are known, those included that its place publishes."""
         published = facts.sha256 in ("", digests["sha256"]) and (not facts.git or facts.git == blob_of(path))
         return self.wanted.agrees(digests) and published
 
-    def _settle(self, facts: Facts, digests: dict[str, str]) -> None:
+    def _settle(self, facts: RemoteFacts, digests: dict[str, str]) -> None:
         """Give the file its name, and write down what is known of it."""
         target = self.landing.target
         publish(self.pieces.path, target, None)
@@ -189,7 +189,7 @@ class Download:
         if not target.exists():
             return False
         self._say("is there already, and is compared")
-        digests, facts = digests_of(target), Facts(None) if proven else self.facts()
+        digests, facts = digests_of(target), RemoteFacts(None) if proven else self.facts()
         another = self.landing.holds_another(self.url, facts.version, digests["sha256"])
         agrees = self._agrees(target, facts, digests)
         if not agrees or (not proven and (another or facts.size != target.stat().st_size)):
@@ -225,7 +225,7 @@ class Download:
             "from there."
         )
 
-    def _require_known_end(self, facts: Facts) -> None:
+    def _require_known_end(self, facts: RemoteFacts) -> None:
         if facts.size is None and not facts.framed and not self.wanted.proven:
             raise DataError(
                 f"{self.shown}: the server does not say how long the file is, so nobody could tell whether all of it "

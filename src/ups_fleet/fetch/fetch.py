@@ -83,7 +83,7 @@ def _name(text: str, url: str) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FetchPlan:
     """Files to be fetched into a folder: those that are missing have a size, as far as their servers say it."""
 
     downloads: tuple[Download, ...]
@@ -144,7 +144,7 @@ class Plan:
 
 def plan(
     words: Sequence[str], folder: Path, report: OnProgress, connections: int = 4, patience: Patience | None = None
-) -> Plan:
+) -> FetchPlan:
     """What fetching these words to a folder means; servers are asked for the sizes of what is missing."""
     patience = patience or Patience()
     files: dict[str, Wanted] = {}
@@ -158,7 +158,7 @@ def plan(
     downloads = [Download(file, folder, report, connections, patience) for file in files.values()]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         sizes = list(threads.map(lambda download: 0 if download.is_there else download.remaining(), downloads))
-    return Plan(tuple(downloads), tuple(sizes), folder)
+    return FetchPlan(tuple(downloads), tuple(sizes), folder)
 
 
 def free_space(folder: Path) -> int:

@@ -23,8 +23,8 @@ from ups.version import __version__
 from ups_fleet.fetch.addresses import MISTAKE, SCHEMES, file_name, http_address, shown
 from ups_fleet.fetch.patience import ChangedError, NoRangesError, Patience, StoppedError, TransientError, retry_after
 from ups_fleet.fetch.reach import check_redirect
-from ups_fleet.fetch.remote_file import BLOCK, Facts
-from ups_fleet.web import Pace, Request, StalledError, opener
+from ups_fleet.fetch.remote_file import BLOCK, RemoteFacts
+from ups_fleet.web import FetchPace, Request, StalledError, opener
 
 HEADERS = {"User-Agent": f"ups/{__version__}", "Accept-Encoding": "identity"}
 REDIRECTS = 10
@@ -49,7 +49,7 @@ class HttpFile:
         self.url, self.patience, self.expects_page = http_address(url), patience, expects_page
         self._opener = opener()
 
-    def facts(self) -> Facts:
+    def facts(self) -> RemoteFacts:
         """What the server says of the file, from its answer to a request for the first byte."""
         with self._first_byte() as answer:
             headers = answer.headers
@@ -61,11 +61,11 @@ class HttpFile:
             if size == 0:
                 raise self._empty()
             framed = size is not None or "chunked" in (headers.get("Transfer-Encoding") or "").lower()
-            return Facts(
+            return RemoteFacts(
                 size, _version(headers), answer.status == 206 and size is not None, self._name(headers), framed
             )
 
-    def read(self, start: int, end: int, facts: Facts) -> Iterator[bytes]:
+    def read(self, start: int, end: int, facts: RemoteFacts) -> Iterator[bytes]:
         """The bytes from `start` to before `end`, all of the version that `facts` are of."""
         with self._answer(start, end - 1, facts.version) as answer:
             if answer.status != 206:
@@ -77,7 +77,7 @@ class HttpFile:
                 raise TransientError(f"sent the bytes from {first} on, and not from {start}")
             yield from self._blocks(answer, min(end, last + 1) - start, at_beginning=not start)
 
-    def whole(self, facts: Facts) -> Iterator[bytes]:
+    def whole(self, facts: RemoteFacts) -> Iterator[bytes]:
         """The whole file in one answer."""
         with self._answer(None, None) as answer:
             if _version(answer.headers) != facts.version or _content_length(answer.headers) not in (None, facts.size):
@@ -118,7 +118,7 @@ class HttpFile:
     def _answer(self, first: int | None, last: int | None, version: str = "") -> Iterator[http.client.HTTPResponse]:
         """The answer to a request, after its redirects."""
         url = start = _without_login(self.url)
-        begins, pace = _origin(self.url), Pace(self.patience.stall, self.patience.least)
+        begins, pace = _origin(self.url), FetchPace(self.patience.stall, self.patience.least)
         for _ in range(REDIRECTS):
             look = None if url == start else partial(self._look, urlsplit(url).hostname or "")
             request = Request(url, pace, look, headers=HEADERS)

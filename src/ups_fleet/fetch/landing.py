@@ -20,7 +20,7 @@ LOOK = 0.2  # seconds between two looks at a lock
 
 
 @dataclass(frozen=True)
-class Receipt:
+class FetchReceipt:
     """What is known of a file that was fetched: from where, its digests, and how it lay on the disk."""
 
     url: str
@@ -63,7 +63,7 @@ class Landing:
     def settle(self, url: str, version: str, digests: dict[str, str]) -> None:
         """Write down what is known of the file in its place."""
         lies = stamp(self.target.stat())
-        row = Receipt(shown(url), identity(url), version, digests["md5"], digests["sha256"], lies)
+        row = FetchReceipt(shown(url), identity(url), version, digests["md5"], digests["sha256"], lies)
         write_atomic(self.receipt, json.dumps(asdict(row), indent=1) + "\n")
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from ups.files import CHUNK, read_at, write_all, write_atomic
 from ups.parsing import parse_json
-from ups_fleet.fetch.remote_file import Facts
+from ups_fleet.fetch.remote_file import RemoteFacts
 
 SMALLEST, LARGEST, MANY = 1 << 22, 1 << 26, 256  # bytes of a piece; pieces of a file
 
@@ -43,7 +43,7 @@ class Pieces:
     def step(self) -> int:
         return int(self.header["piece"])
 
-    def begin(self, identity: str, facts: Facts, connections: int) -> bool:
+    def begin(self, identity: str, facts: RemoteFacts, connections: int) -> bool:
         """Go on with what is there of this very version of the file, or begin anew; whether something was left."""
         size = facts.size or 0
         wanted = {"file": identity, "size": size, "version": facts.version}

@@ -18,7 +18,7 @@ BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Facts:
+class RemoteFacts:
     """What a place says of a file. `size` is None where it does not; `version` is the same as long as the file is, or
     empty where nothing tells; `ranges`: pieces can be asked for; `name` is what the place calls it; `framed`: the end
     of what is sent is marked, so that a cut is noticed; `sha256` or `git` (the name of a blob in git, a SHA-1) is the
@@ -38,9 +38,11 @@ class RemoteFile(Protocol):
 
     url: str
 
-    def facts(self) -> Facts: ...  # TransientError, DataError
-    def read(self, start: int, end: int, facts: Facts) -> Iterator[bytes]: ...  # also ChangedError
-    def whole(self, facts: Facts) -> Iterator[bytes]: ...  # from its beginning to its end, where there are no ranges
+    def facts(self) -> RemoteFacts: ...  # TransientError, DataError
+    def read(self, start: int, end: int, facts: RemoteFacts) -> Iterator[bytes]: ...  # also ChangedError
+    def whole(
+        self, facts: RemoteFacts
+    ) -> Iterator[bytes]: ...  # from its beginning to its end, where there are no ranges
 
 
 def local_path(url: str) -> Path:
@@ -60,16 +62,16 @@ class LocalFile:
     def __init__(self, url: str, path: Path | None = None) -> None:
         self.url, self.path = url, path or local_path(url)
 
-    def facts(self) -> Facts:
+    def facts(self) -> RemoteFacts:
         try:
             status = self.path.stat()
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror}); check the path.") from None
         if not self.path.is_file():
             raise DataError(f"{self.path}: is no file; name one.")
-        return Facts(status.st_size, str(stamp(status)), True, self.path.name)
+        return RemoteFacts(status.st_size, str(stamp(status)), True, self.path.name)
 
-    def read(self, start: int, end: int, facts: Facts) -> Iterator[bytes]:
+    def read(self, start: int, end: int, facts: RemoteFacts) -> Iterator[bytes]:
         try:
             with self.path.open("rb", buffering=0) as file:
                 if str(stamp(os.fstat(file.fileno()))) != facts.version:
@@ -81,5 +83,5 @@ class LocalFile:
         except OSError as error:
             raise TransientError(str(error.strerror)) from None
 
-    def whole(self, facts: Facts) -> Iterator[bytes]:
+    def whole(self, facts: RemoteFacts) -> Iterator[bytes]:
         return self.read(0, facts.size or 0, facts)

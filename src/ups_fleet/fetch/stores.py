@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ups.types import ConfigError, DataError
 from ups_fleet.fetch.addresses import is_zarr, relative_path, shown
 from ups_fleet.fetch.patience import ChangedError, TransientError, UnreachableError, within
-from ups_fleet.fetch.remote_file import Facts, local_path
+from ups_fleet.fetch.remote_file import RemoteFacts, local_path
 
 LEAST, MOST = 1 << 20, 1 << 23  # bytes of one request: more and more of them while they come quickly
 QUICK = 2.0  # seconds
@@ -120,7 +120,7 @@ class StoredFile:
         self.url = url
         self.store, self.path = (store, path) if store is not None else store_of(url)
 
-    def facts(self) -> Facts:
+    def facts(self) -> RemoteFacts:
         info = within(ANSWER, lambda: from_store(self.url, self._info))
         if info.get("type") == "directory":
             raise DataError(f"{shown(self.url)}: is a folder; write it with a / at its end to fetch all of it.")
@@ -129,13 +129,13 @@ class StoredFile:
         large, blob = info.get("lfs") or {}, str(info.get("blob_id") or "")  # as the Hub of Hugging Face says it
         sha256, git = str(large.get("sha256", "")), blob if not large and len(blob) == 40 else ""
         length = int(size) if size is not None else None
-        return Facts(length, " ".join(tags), length is not None, sha256=sha256, git=git)
+        return RemoteFacts(length, " ".join(tags), length is not None, sha256=sha256, git=git)
 
     def _info(self) -> dict[str, Any]:
         self.store.invalidate_cache()
         return dict(self.store.info(self.path))
 
-    def read(self, start: int, end: int, facts: Facts) -> Iterator[bytes]:
+    def read(self, start: int, end: int, facts: RemoteFacts) -> Iterator[bytes]:
         if self.facts() != facts:
             raise ChangedError
         size = LEAST
@@ -153,7 +153,7 @@ class StoredFile:
             raise TransientError(f"{len(block)} of {end - start} bytes came")
         return block
 
-    def whole(self, facts: Facts) -> Iterator[bytes]:
+    def whole(self, facts: RemoteFacts) -> Iterator[bytes]:
         yield within(LISTING, lambda: from_store(self.url, lambda: bytes(self.store.cat_file(self.path))))
         if self.facts() != facts:
             raise ChangedError

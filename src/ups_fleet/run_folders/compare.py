@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ups.eval.intervals import number, with_interval
-from ups.eval.pairs import LEVEL, Difference, difference
+from ups.eval.pairs import LEVEL, PairedDifference, difference
 from ups.types import Array, ConfigError, DataError, Table, counted
 from ups_fleet.run_folders.candidate import SEED, Candidate, differing, setting
 
@@ -31,7 +31,7 @@ class Pair:
     first: Side
     second: Side
     means: tuple[float, float]
-    gap: Difference
+    gap: PairedDifference
     runs: int  # of both sides together; where there are more than two, the noise of seeds is known
 
     @property
@@ -53,7 +53,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """What there is to say of several runs. `unpaired` are sentences on what could not be compared, and why."""
 
     runs: tuple[Candidate, ...]
@@ -116,7 +116,7 @@ class Comparison:
         return (("key", *(run.name for run in self.runs)), *rows) if rows else ()
 
 
-def compare(runs: Sequence[Candidate]) -> Comparison:
+def compare(runs: Sequence[Candidate]) -> RunComparison:
     """Compare runs; a ConfigError for fewer than two, a DataError where none has errors to compare."""
     if len(runs) < 2:
         raise ConfigError("a comparison needs two runs or more; name them, for example `ups compare runs/a runs/b`.")
@@ -132,7 +132,7 @@ def compare(runs: Sequence[Candidate]) -> Comparison:
             if marks:
                 chosen.append((task, first, second, marks))
     pairs = [_pair(*words, comparisons=len(chosen)) for words in chosen]
-    return Comparison(tuple(runs), tuple(sides), tuple(pairs), tuple(dict.fromkeys(unpaired)))
+    return RunComparison(tuple(runs), tuple(sides), tuple(pairs), tuple(dict.fromkeys(unpaired)))
 
 
 def tasks_of(runs: Sequence[Candidate]) -> list[str]:
@@ -208,7 +208,7 @@ def _mean(table: Array) -> Array:
     return np.asarray(table.mean(0))
 
 
-def _with_seeds(gap: Difference, tables: Sequence[Array]) -> Difference:
+def _with_seeds(gap: PairedDifference, tables: Sequence[Array]) -> PairedDifference:
     """A difference must stand out of the noise of seeds too: Welch's interval, or where one side has a single run
     Student's, which takes its noise to be the other's."""
     from scipy.special import stdtr, stdtrit
@@ -236,4 +236,4 @@ def _signed(value: float) -> str:
     return f"{value:+.3g}" if math.isfinite(value) else ("–" if math.isnan(value) else f"{'+' if value > 0 else '−'}∞")
 
 
-__all__ = ["LEVEL", "Comparison", "Pair", "Side", "compare", "sides_of", "tasks_of"]
+__all__ = ["LEVEL", "Pair", "RunComparison", "Side", "compare", "sides_of", "tasks_of"]

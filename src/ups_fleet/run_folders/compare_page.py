@@ -12,12 +12,12 @@ from ups.pages import Page, Section
 from ups.pages.charts import Curve, chart
 from ups.types import DataError
 from ups_fleet.run_folders.candidate import Candidate
-from ups_fleet.run_folders.compare import Comparison
+from ups_fleet.run_folders.compare import RunComparison
 
 MOST = 12  # runs whose curves are drawn over each other
 
 
-def page_of(comparison: Comparison) -> Page:
+def page_of(comparison: RunComparison) -> Page:
     """Everything there is to say of the runs."""
     names = ", ".join(run.name for run in comparison.runs)
     page = Page(f"Runs compared: {names}" if len(names) < 100 else f"{len(comparison.runs)} runs compared", "")

@@ -22,7 +22,7 @@ TRAIN = "train"  # the phase whose steps the log tells
 
 
 @dataclass(frozen=True)
-class Place:
+class TrainingPlace:
     """Where a training was when something was last written of it. `logged`: by a row of the log; a heartbeat knows no
     stage, so before the first row its step may be of the stage before."""
 
@@ -45,14 +45,14 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Budget:
+class StageBudget:
     """What a stage is trained for."""
 
     steps: int | None = None
     seconds: float | None = None
 
 
-class Processes:
+class LivingProcesses:
     """The living processes of this machine's runs, looked up once for many folders."""
 
     def __init__(self) -> None:
@@ -70,12 +70,12 @@ def last_rows(log: Path) -> Iterator[Row]:
     return rows_in(reversed(end_of(log).splitlines()))
 
 
-def place_of(rows: Iterable[Row]) -> Place | None:
+def place_of(rows: Iterable[Row]) -> TrainingPlace | None:
     """Where the training was when the newest of these rows was written."""
     for row in rows:
         stage, step, time = stage_of(row), row.get("step"), number_of(row.get("time"))
         if stage and isinstance(step, int) and time is not None and math.isfinite(time):
-            return Place(one_line(stage), step, time)
+            return TrainingPlace(one_line(stage), step, time)
     return None
 
 
@@ -94,30 +94,30 @@ def phase_of(folder: RunDir) -> Phase | None:
     return None
 
 
-def training_place(folder: RunDir, phase: Phase | None) -> Place | None:
+def training_place(folder: RunDir, phase: Phase | None) -> TrainingPlace | None:
     """Where the training of a run is, or was. The log knows nothing yet of a stage that has only begun."""
     place = place_of(last_rows(folder.metrics))
     begun = phase is not None and phase.name == TRAIN and phase.broken_off and bool(phase.part)
     if phase is not None and begun and (place is None or place.stage != phase.part):
-        return Place(phase.part, 0, phase.time, logged=False)
+        return TrainingPlace(phase.part, 0, phase.time, logged=False)
     return place
 
 
-def budget_of(folder: RunDir, stage: str) -> Budget:
+def budget_of(folder: RunDir, stage: str) -> StageBudget:
     """What the config gives a stage. Read from its lines, as `dump` writes them: a parser takes a hundred times as
     long, and there may be a thousand runs."""
     try:
         text = read_text(folder.config, stored=True)
     except (OSError, ValueError):
-        return Budget()
+        return StageBudget()
     section = re.search(rf"^{re.escape(stage)}:\n((?:  .*\n)*)", text, re.M)
     train = re.search(r"^  train:\n((?:    .*\n)*)", section[1], re.M) if section else None
     values = dict(re.findall(r"^    (steps|seconds): ([\d.e+]+)$", train[1], re.M)) if train else {}
     try:
         steps, seconds = values.get("steps"), values.get("seconds")
-        return Budget(int(steps) if steps else None, float(seconds) if seconds else None)
+        return StageBudget(int(steps) if steps else None, float(seconds) if seconds else None)
     except ValueError:
-        return Budget()
+        return StageBudget()
 
 
 def checkpoints_of(folder: RunDir) -> dict[str, int]:

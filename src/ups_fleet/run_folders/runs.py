@@ -11,7 +11,7 @@ from typing import Literal
 from ups.run_files import is_run
 from ups.rundir import RunDir
 from ups.types import DataError, Table
-from ups_fleet.run_folders.evidence import Processes, one_line
+from ups_fleet.run_folders.evidence import LivingProcesses, one_line
 from ups_fleet.run_folders.state import ENDED, NOT_RUNS, RunState, ago, state_of
 
 DEPTH = 3  # folders below each other in which runs are looked for: those of sweeps lie one deeper
@@ -24,7 +24,7 @@ def runs_in(folder: Path, order: Order = "changed") -> list[RunState]:
     if not folder.is_dir():
         what = "is no folder" if folder.exists() else "there is no such folder"
         raise DataError(f"{folder}: {what}; name one that holds runs.")
-    processes = Processes()
+    processes = LivingProcesses()
     states = [state_of(path, processes, name) for path, name in _folders(folder)]
     keys = {
         "changed": lambda s: (-s.changed, s.name),

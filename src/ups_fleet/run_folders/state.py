@@ -19,10 +19,10 @@ from ups.types import DataError, duration
 from ups_fleet.run_folders.errors import TaskError, errors_of
 from ups_fleet.run_folders.evidence import (
     TRAIN,
-    Budget,
+    LivingProcesses,
     Phase,
-    Place,
-    Processes,
+    StageBudget,
+    TrainingPlace,
     beats_of,
     budget_of,
     checkpoints_of,
@@ -99,7 +99,7 @@ class RunState:
         return {"folder": str(self.folder), **facts, "errors": errors}
 
 
-def state_of(folder: Path, processes: Processes | None = None, name: str = "") -> RunState:
+def state_of(folder: Path, processes: LivingProcesses | None = None, name: str = "") -> RunState:
     """The state of the run in a folder; never an exception, whatever lies there."""
     run = RunDir(folder)
     blank = RunState(folder, "unreadable", "", name or folder.name)
@@ -108,7 +108,7 @@ def state_of(folder: Path, processes: Processes | None = None, name: str = "") -
         if (other := _no_run(run, names, blank)) is not None:
             return other
         presence = look(run.lock)
-        return _state(run, names, presence, processes or Processes(), blank)
+        return _state(run, names, presence, processes or LivingProcesses(), blank)
     except FileNotFoundError:
         return replace(blank, word="empty", sentence="there is no such folder.")
     except OSError as error:
@@ -130,7 +130,7 @@ def _no_run(run: RunDir, names: set[str], blank: RunState) -> RunState | None:
     return replace(blank, word="foreign", sentence=f"holds files and is no run folder{what}.")
 
 
-def _state(run: RunDir, names: set[str], presence: Presence, processes: Processes, blank: RunState) -> RunState:
+def _state(run: RunDir, names: set[str], presence: Presence, processes: LivingProcesses, blank: RunState) -> RunState:
     phase = phase_of(run)
     place = training_place(run, phase)
     checkpoints = {} if run.stages.name in names else checkpoints_of(run)
@@ -153,7 +153,7 @@ def _state(run: RunDir, names: set[str], presence: Presence, processes: Processe
     return _dead(state, run, presence, place, phase, names, checkpoints)
 
 
-def _with_log(presence: Presence, place: Place | None) -> Presence:
+def _with_log(presence: Presence, place: TrainingPlace | None) -> Presence:
     """Whoever writes the log gives a sign of life too."""
     if presence.age is None or place is None or presence.writer is None:
         return presence
@@ -162,7 +162,7 @@ def _with_log(presence: Presence, place: Place | None) -> Presence:
 
 
 def _running(
-    state: RunState, presence: Presence, beat: tuple[int, str] | None, place: Place | None, phase: Phase | None
+    state: RunState, presence: Presence, beat: tuple[int, str] | None, place: TrainingPlace | None, phase: Phase | None
 ) -> RunState:
     writer = presence.writer
     where = ""
@@ -234,7 +234,7 @@ def _dead(
     state: RunState,
     run: RunDir,
     presence: Presence,
-    place: Place | None,
+    place: TrainingPlace | None,
     phase: Phase | None,
     names: set[str],
     checkpoints: Mapping[str, int],
@@ -306,7 +306,7 @@ def _checkpoint_seconds(run: RunDir, stage: str, step: int) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _changed(run: RunDir, place: Place | None) -> float:
+def _changed(run: RunDir, place: TrainingPlace | None) -> float:
     """When the run was last written to."""
     times = [0.0 if place is None else place.time]
     for path in (run.verdict, run.metrics, run.environment, run.config, run.folder):
@@ -322,4 +322,4 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "WELL", "Budget", "RunState", "ago", "at", "state_of"]
+__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "WELL", "RunState", "StageBudget", "ago", "at", "state_of"]

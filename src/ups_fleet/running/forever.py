@@ -38,13 +38,13 @@ class _Stopped(BaseException):
     """A request to stop that arrived while no supervisor was listening."""
 
 
-class Start(Protocol):
+class SupervisedStart(Protocol):
     """Supervises a run until it ends."""
 
     def __call__(self, *, resume: bool) -> Ending: ...
 
 
-def run_forever(config: RunConfig, start: Start, say: Say, node: int = 0, pause: float = PAUSE) -> Ending:
+def run_forever(config: RunConfig, start: SupervisedStart, say: Say, node: int = 0, pause: float = PAUSE) -> Ending:
     """Start the run of `config` again and again until it has succeeded, or ended in a way that would repeat itself.
 
     A request to stop ends it, as it ends a run; a SLURM job is then asked to be queued again, by the first node.
@@ -63,7 +63,7 @@ def run_forever(config: RunConfig, start: Start, say: Say, node: int = 0, pause:
     return ending
 
 
-def _until_it_ends(config: RunConfig, start: Start, say: Say, pause: float) -> Ending:
+def _until_it_ends(config: RunConfig, start: SupervisedStart, say: Say, pause: float) -> Ending:
     folder, wait, step = RunDir(Path(config.out) / config.name), pause, -1
     waiting = False
     while True:

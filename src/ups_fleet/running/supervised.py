@@ -26,7 +26,7 @@ from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict
 from ups_fleet.keys import FleetConfig, fleet_keys
 from ups_fleet.running.live_line import LiveLine, phase_of
-from ups_fleet.supervise.job import Job
+from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.launchers import Launcher, launcher_of
 from ups_fleet.supervise.network import answers, check_interface
 from ups_fleet.supervise.supervisor import Supervisor
@@ -89,7 +89,7 @@ def supervise(
     least, talk = d.min_nodes or d.nodes, d.interface if d.nodes > 1 and d.interface else ""
     if talk:
         check_interface(talk)
-    job = Job(words, d.ranks, d.nodes, least, node, rendezvous, d.environment(), talk)
+    job = RankJob(words, d.ranks, d.nodes, least, node, rendezvous, d.environment(), talk)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
         if node:
@@ -108,7 +108,7 @@ def supervise(
 def _carried_out(
     folder: RunDir,
     config: FleetConfig,
-    job: Job,
+    job: RankJob,
     starter: Launcher,
     say: Callable[[str], None],
     live: LiveLine,
@@ -147,7 +147,7 @@ def _carried_out(
     return verdict.ending
 
 
-def _launcher(job: Job, config: RunConfig) -> Launcher:
+def _launcher(job: RankJob, config: RunConfig) -> Launcher:
     """The launcher that the config names, or else the one that fits.
 
     Ranks of one machine are forked from this process, which has imported all they need; unless that could carry over

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ups.plugins import Table
-from ups_fleet.submit.job import Engine, Job, Status
+from ups_fleet.submit.job import Engine, LaunchJob, Status
 
-__all__ = ["ENGINES", "Engine", "Job", "Status"]
+__all__ = ["ENGINES", "Engine", "LaunchJob", "Status"]
 
 OURS: dict[str, type[Engine] | str] = {
     "local": "ups_fleet.submit.local:Local",

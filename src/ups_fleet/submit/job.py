@@ -17,7 +17,7 @@ MOST_NODES, MOST_RANKS = 10_000, 1_024  # more are a mistake
 
 
 @dataclass(frozen=True)
-class Job:
+class LaunchJob:
     """One `ups run` on `nodes` machines with `ranks` processes each. It holds no secret, only names of variables.
 
     All paths are absolute. `key` tells it from all other jobs: an engine carries it along, so that a job can be found
@@ -91,15 +91,15 @@ class Status:
 class Engine(Protocol):
     """Where jobs are carried out. Made without arguments; it holds nothing between two calls."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: LaunchJob) -> None:
         """A ConfigError for what this engine cannot do, as far as that can be seen from here and costs nothing."""
         ...
 
-    def render(self, job: Job) -> str:
+    def render(self, job: LaunchJob) -> str:
         """Exactly what is submitted. A pure function of the job: no clock, no file, no environment."""
         ...
 
-    def submit(self, job: Job, text: str) -> str:
+    def submit(self, job: LaunchJob, text: str) -> str:
         """Hand `text` over; the identity that the engine gave it."""
         ...
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from ups.types import DataError, counted
 from ups_fleet.submit.ended import ended
-from ups_fleet.submit.job import Job, Status
+from ups_fleet.submit.job import LaunchJob, Status
 from ups_fleet.submit.machine import check_here
 from ups_fleet.submit.records import file_of, jobs_folder, keep_text
 from ups_fleet.submit.shell import begun_or_resumed, checks, quoted, within_seconds
@@ -54,10 +54,10 @@ exit "$code"\
 class Local:
     """Processes of this machine, in a session of their own. The identity of a job is its key."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: LaunchJob) -> None:
         check_here(job)
 
-    def render(self, job: Job) -> str:
+    def render(self, job: LaunchJob) -> str:
         words = job.words()
         if job.nodes > 1:
             words += [f"--node-rank={job.options['node_rank']}", f"--rendezvous={job.options['rendezvous']}"]
@@ -71,7 +71,7 @@ class Local:
             command=f'exec {command} "$@"' if front else BACKGROUND.format(command=command),
         )
 
-    def submit(self, job: Job, text: str) -> str:
+    def submit(self, job: LaunchJob, text: str) -> str:
         script = keep_text(job.key, text)
         own = {VARIABLE: job.key, GRACE: str(job.grace), CODE: str(file_of(job.key, ".code"))}
         with _private(file_of(job.key, ".log")) as log:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ups.later import torch
 from ups.types import ConfigError, counted
 from ups.wire import host_and_port
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 from ups_fleet.supervise.job import refuse_nesting
 from ups_fleet.supervise.network import check_interface, local_address, port_taken
 
 
-def check_here(job: Job) -> None:
+def check_here(job: LaunchJob) -> None:
     """A ConfigError for the first thing that is not here."""
     refuse_nesting()
     if job.gpus:

@@ -13,9 +13,9 @@ from ups.files import is_pattern
 from ups.run.config import RunConfig
 from ups.types import ConfigError, DataError
 from ups_fleet.keys import fleet_keys
-from ups_fleet.submit.job import Job, Option
+from ups_fleet.submit.job import LaunchJob, Option
 from ups_fleet.submit.records import new_key
-from ups_fleet.sweep.axes import Point
+from ups_fleet.sweep.axes import SweepPoint
 from ups_fleet.tracking.secrets import secret_in
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # of data that are fetched, such as s3://bucket/file
@@ -26,7 +26,7 @@ MARGIN = 30.0  # seconds beyond the grace of the ranks for the last word of thei
 
 
 @dataclass(frozen=True)
-class Request:
+class LaunchRequest:
     """What was asked for on the command line, beside the config: None is left to the config."""
 
     nodes: int | None = None
@@ -34,12 +34,12 @@ class Request:
     ranks: int | None = None
     seconds: float | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
-    points: Sequence[Point] = ()
+    points: Sequence[SweepPoint] = ()
     folder: Path | None = None  # of a sweep
     variables: tuple[str, ...] = ()  # names of environment variables that the job needs
 
 
-def job_of(settings: RunConfig, file: Path, flags: Mapping[str, str], request: Request, place: Path) -> Job:
+def job_of(settings: RunConfig, file: Path, flags: Mapping[str, str], request: LaunchRequest, place: Path) -> LaunchJob:
     """The job that runs `settings`, which were read from `file` and `flags`, from the directory `place`."""
     gpus = _gpus(settings, request)
     ranks = request.ranks or (gpus or settings.dist.ranks)
@@ -52,7 +52,7 @@ def job_of(settings: RunConfig, file: Path, flags: Mapping[str, str], request: R
     if request.points and request.folder is not None:
         own["out"] = str(request.folder)
     limits = fleet_keys(settings).limits
-    return Job(
+    return LaunchJob(
         key=new_key(settings.name),
         name=settings.name,
         config=Path(os.path.abspath(place / file)),
@@ -83,7 +83,7 @@ def _variables(names: Sequence[str], environ: Mapping[str, str]) -> tuple[str, .
     return tuple(dict.fromkeys(names))
 
 
-def _gpus(settings: RunConfig, request: Request) -> int:
+def _gpus(settings: RunConfig, request: LaunchRequest) -> int:
     """Graphics processors of each node: as asked for, else one for each rank where the config names them."""
     if request.gpus is None:
         return (request.ranks or settings.dist.ranks) if settings.device.startswith("cuda") else 0
@@ -110,7 +110,7 @@ def _without_pattern(name: str, place: Path) -> str:
     return name
 
 
-def check_inputs(job: Job) -> None:
+def check_inputs(job: LaunchJob) -> None:
     """A DataError for what is not here, on a machine that sees what the nodes see."""
     for path in job.inputs:
         if not path.exists():

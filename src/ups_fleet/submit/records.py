@@ -15,14 +15,14 @@ from ups.files import write_atomic
 from ups.parsing import read_json
 from ups.types import ConfigError, DataError
 from ups.verdict import now
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 
 KEY = re.compile(r"[\w.-]{1,200}")
 LONGEST = 100  # characters of a run's name in a key
 
 
 @dataclass(frozen=True)
-class Record:
+class LaunchRecord:
     """A job that was, or perhaps was, submitted: `identity` is empty until the engine has given it one."""
 
     key: str
@@ -36,7 +36,7 @@ class Record:
     identity: str = ""
 
     @classmethod
-    def of(cls, job: Job, engine: str) -> Record:
+    def of(cls, job: LaunchJob, engine: str) -> LaunchRecord:
         return cls(job.key, engine, job.name, str(job.config), str(job.folder), job.nodes, job.gpus, now())
 
 
@@ -58,7 +58,7 @@ def file_of(key: str, suffix: str = ".json") -> Path:
     return jobs_folder() / f"{key}{suffix}"
 
 
-def note(record: Record) -> None:
+def note(record: LaunchRecord) -> None:
     """Write a record down, for this user alone."""
     _write(file_of(record.key), json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n")
 
@@ -81,13 +81,13 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def all_records() -> list[Record]:
+def all_records() -> list[LaunchRecord]:
     """Every record there is, the oldest first; a file that holds none is passed over."""
     records = (_read(path) for path in sorted(jobs_folder().glob("*.json")))
     return sorted((record for record in records if record is not None), key=lambda record: (record.time, record.key))
 
 
-def record_of(job: str) -> Record:
+def record_of(job: str) -> LaunchRecord:
     """The record of a job by its key, its engine's identity, or the name of its run where that is the only one."""
     records = all_records()
     for field in ("key", "identity", "name"):
@@ -100,7 +100,7 @@ def record_of(job: str) -> Record:
     raise ConfigError(f"'{job}': no such job was submitted from here; `ups launch status` lists all of them.")
 
 
-def record_with(engine: str, identity: str) -> Record:
+def record_with(engine: str, identity: str) -> LaunchRecord:
     """The record of the job to which an engine gave this identity."""
     for record in all_records():
         if (record.engine, record.identity) == (engine, identity):
@@ -108,7 +108,7 @@ def record_with(engine: str, identity: str) -> Record:
     raise ConfigError(f"'{identity}': no such job was launched on {engine} from here.")
 
 
-def with_identity(record: Record, identity: str) -> Record:
+def with_identity(record: LaunchRecord, identity: str) -> LaunchRecord:
     """The record of a job whose identity is known now; written down where the disk takes it, for a job that runs is
     found by its key as well."""
     known = replace(record, identity=identity)
@@ -117,9 +117,9 @@ def with_identity(record: Record, identity: str) -> Record:
     return known
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> LaunchRecord | None:
     values: dict[str, Any] = read_json(path)
-    kinds = {field.name: int if field.name in ("nodes", "gpus") else str for field in fields(Record)}
+    kinds = {field.name: int if field.name in ("nodes", "gpus") else str for field in fields(LaunchRecord)}
     if values.keys() != kinds.keys() or not all(isinstance(values[name], kind) for name, kind in kinds.items()):
         return None
-    return Record(**values) if KEY.fullmatch(values["key"]) and path.name == f"{values['key']}.json" else None
+    return LaunchRecord(**values) if KEY.fullmatch(values["key"]) and path.name == f"{values['key']}.json" else None

@@ -13,11 +13,11 @@ from ups.verdict import Verdict
 from ups_fleet.submit import ENGINES
 from ups_fleet.submit.commands import NotSubmittedError
 from ups_fleet.submit.job import Engine, Status
-from ups_fleet.submit.records import Record, all_records, file_of, record_of, with_identity
+from ups_fleet.submit.records import LaunchRecord, all_records, file_of, record_of, with_identity
 from ups_fleet.tracking.secrets import hiding
 
 
-def identified(record: Record) -> Record:
+def identified(record: LaunchRecord) -> LaunchRecord:
     """The record with the engine's identity, which the engine is asked for where it was never written down."""
     if record.identity:
         return record
@@ -26,7 +26,7 @@ def identified(record: Record) -> Record:
     return with_identity(record, identity)
 
 
-def forget_if_unknown(record: Record, error: UpsError) -> None:
+def forget_if_unknown(record: LaunchRecord, error: UpsError) -> None:
     """Remove the record of a job that the engine has refused with an error and says it does not have; otherwise it
     stays."""
     with contextlib.suppress(UpsError):
@@ -34,7 +34,7 @@ def forget_if_unknown(record: Record, error: UpsError) -> None:
             file_of(record.key).unlink(missing_ok=True)
 
 
-def status_of(record: Record) -> tuple[Record, Status]:
+def status_of(record: LaunchRecord) -> tuple[LaunchRecord, Status]:
     """What the engine says of a job now; of one it has forgotten, what its run has left."""
     try:
         known = identified(record)
@@ -52,7 +52,7 @@ def status_of(record: Record) -> tuple[Record, Status]:
     return known, now
 
 
-def only(job: str | None) -> Record:
+def only(job: str | None) -> LaunchRecord:
     """The job that is meant: by name, or the one that is not over."""
     if job is not None:
         return record_of(job)
@@ -63,7 +63,7 @@ def only(job: str | None) -> Record:
     raise ConfigError(f"name a job: {named} over.")
 
 
-def logs_of(record: Record) -> Iterator[str]:
+def logs_of(record: LaunchRecord) -> Iterator[str]:
     """What a job has printed, without the keys and passwords that this environment knows."""
     hide = hiding(os.environ)
     known = _submitted(record)
@@ -71,7 +71,7 @@ def logs_of(record: Record) -> Iterator[str]:
         yield hide(piece.encode(errors="surrogateescape")).decode(errors="replace")
 
 
-def stopped(record: Record) -> Status:
+def stopped(record: LaunchRecord) -> Status:
     """End a job, and ask how it is."""
     known = _submitted(record)
     engine = _engine(record)
@@ -81,14 +81,14 @@ def stopped(record: Record) -> Status:
     return now
 
 
-def _submitted(record: Record) -> Record:
+def _submitted(record: LaunchRecord) -> LaunchRecord:
     known = identified(record)
     if not known.identity:
         raise DataError(f"{record.key}: the engine {record.engine} knows of no such job, so nothing of it runs.")
     return known
 
 
-def _engine(record: Record) -> Engine:
+def _engine(record: LaunchRecord) -> Engine:
     if record.engine not in ENGINES:
         raise ConfigError(f"{record.key}: was launched on '{record.engine}', which this version does not know.")
     return ENGINES[record.engine]()

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from ups.run_files import CONFIG
 from ups.types import ConfigError
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 
 LACKS = "is not there on $(hostname), and the run needs it; copy it there, or correct the config."
 
@@ -31,7 +31,7 @@ def begun_or_resumed(folder: PurePath) -> str:
     return f"set --\n[ ! -e {quoted([folder / CONFIG])} ] || set -- --resume"
 
 
-def within_seconds(job: Job) -> str:
+def within_seconds(job: LaunchJob) -> str:
     """What stands before a command that is to save and leave when its time is over; empty where it has no limit."""
     if job.seconds is None:
         return ""

@@ -13,7 +13,7 @@ from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending
 from ups_fleet.submit.commands import NotSubmittedError, RefusedError, answer
 from ups_fleet.submit.ended import ended
-from ups_fleet.submit.job import Job, State, Status
+from ups_fleet.submit.job import LaunchJob, State, Status
 from ups_fleet.submit.records import record_with
 from ups_fleet.submit.shell import begun_or_resumed, checks, quoted
 
@@ -76,7 +76,7 @@ exit "$code"
 class Slurm:
     """Jobs of the SLURM that `sbatch` here speaks to; a sweep is an array. The identity of a job is SLURM's number."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: LaunchJob) -> None:
         if job.points and job.nodes > 1:
             raise ConfigError(f"a sweep is of runs on one node each, and {job.nodes} are asked for; leave --nodes out.")
         if odd := next((path for path in (job.place, _log_folder(job)) if "\\" in str(path)), None):
@@ -87,7 +87,7 @@ class Slurm:
                 "ask for more, or lower limits.grace."
             )
 
-    def render(self, job: Job) -> str:
+    def render(self, job: LaunchJob) -> str:
         return SCRIPT.format(
             header="\n".join(f"#SBATCH {line}" for line in _header(job)),
             needs=checks(job.inputs, job.place),
@@ -101,7 +101,7 @@ class Slurm:
             early=" | ".join(str(128 + number) for number in (signal.SIGUSR1, signal.SIGTERM)),
         )
 
-    def submit(self, job: Job, text: str) -> str:
+    def submit(self, job: LaunchJob, text: str) -> str:
         _require_possible(text)
         _log_folder(job).mkdir(parents=True, exist_ok=True)
         return _answer("sbatch", "--parsable", text=text).strip().partition(";")[0]
@@ -150,7 +150,7 @@ def clock(seconds: float) -> str:
     return f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:{rest:02}"
 
 
-def _header(job: Job) -> list[str]:
+def _header(job: LaunchJob) -> list[str]:
     """The options of the job, each quoted as sbatch reads it."""
     words = [
         f"--job-name=ups-{job.key}",
@@ -170,17 +170,17 @@ def _header(job: Job) -> list[str]:
     return [quoted([word]) for word in words]
 
 
-def _cpus(job: Job) -> int:
+def _cpus(job: LaunchJob) -> int:
     """Processors of a node: one for each rank, where nothing else is said."""
     return int(job.options.get("cpus") or job.ranks)
 
 
-def _log_folder(job: Job) -> Path:
+def _log_folder(job: LaunchJob) -> Path:
     """Where SLURM writes what a job prints: beside the folder of its run, or in that of its sweep."""
     return job.folder if job.points else job.folder.parent
 
 
-def _log(job: Job) -> str:
+def _log(job: LaunchJob) -> str:
     """The file, as SLURM names it: the number of the job is its own to put in."""
     place = str(_log_folder(job) / f"{job.name}.slurm-").replace("%", "%%")
     return f"{place}{'%A_%a' if job.points else '%j'}.log"
@@ -201,7 +201,7 @@ def _logs(identity: str) -> list[Path]:
     return [path for _, path in logs]
 
 
-def _node(job: Job) -> str:
+def _node(job: LaunchJob) -> str:
     """The lines that every node runs."""
     more = (
         [] if job.nodes == 1 else ['--node-rank="$SLURM_NODEID"', '--rendezvous="$SLURM_LAUNCH_NODE_IPADDR:$UPS_PORT"']

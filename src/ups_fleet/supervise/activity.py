@@ -16,7 +16,7 @@ ACCELERATOR = re.compile(r"/dev/(nvidia\d|kfd|dri/render|accel|habana|neuron)")
 
 
 @dataclass(frozen=True)
-class Work:
+class ProcessWork:
     """What a process and its descendants have done so far. Only differences mean something."""
 
     seconds: float = 0.0  # of processor time
@@ -32,14 +32,14 @@ class Threads:
     stopped: tuple[int, ...] = ()
 
 
-def work_of(pid: int) -> Work:
+def work_of(pid: int) -> ProcessWork:
     """Children that have ended count through their parent, so the sums never fall while the tree is whole."""
     seconds, moved = 0.0, 0
     for one in (pid, *descendants(pid)):
         if fields := stat_of(one):
             seconds += sum(map(int, fields[11:15])) / TICKS
             moved += _moved(one)
-    return Work(seconds, moved)
+    return ProcessWork(seconds, moved)
 
 
 def threads_of(pid: int) -> Threads:

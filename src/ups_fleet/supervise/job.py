@@ -15,7 +15,7 @@ NESTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "TORCHELASTIC_RUN_ID
 
 
 @dataclass(frozen=True)
-class Job:
+class RankJob:
     """`ranks` processes of `command` on this node, of `nodes` nodes of which `least` must be there.
 
     `node` is this one's number; node 0 writes the verdict and holds the rendezvous, which all reach as `rendezvous`
@@ -44,13 +44,13 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Start:
+class RankStart:
     """One start of a job's ranks on this node: `files` for what they write while they run, `logs` for their output.
 
     `join`: seconds that nodes wait for each other.
     """
 
-    job: Job
+    job: RankJob
     attempt: int
     files: StartDir
     logs: Path
@@ -70,7 +70,7 @@ def refuse_nesting(environ: Mapping[str, str] | None = None) -> None:
         )
 
 
-def environment(job: Job, attempt: int, files: StartDir, logs: Path, home: Path, token: str) -> dict[str, str]:
+def environment(job: RankJob, attempt: int, files: StartDir, logs: Path, home: Path, token: str) -> dict[str, str]:
     """The environment of every rank: who watches it, where its heartbeat goes, how many threads are its share.
 
     `home` is the run's folder. A value that is already set wins.

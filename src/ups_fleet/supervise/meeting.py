@@ -22,7 +22,7 @@ RETURN = 60.0  # seconds in which a member that was sent away is expected back
 
 
 @dataclass(eq=False)
-class Member:
+class NodeMember:
     """A node that has come, and the channel on which it is told what becomes of its group."""
 
     node: int
@@ -48,8 +48,8 @@ class Meeting:
         self._listener = socket.create_server(address, family=family, backlog=STRANGERS)
         self._secret = write_secret(secret)
         self._changed = threading.Condition()
-        self._waiting: dict[int, Member] = {}
-        self._members: dict[int, Member] = {}
+        self._waiting: dict[int, NodeMember] = {}
+        self._members: dict[int, NodeMember] = {}
         self._expected: dict[int, float] = {}  # members that were sent away, and until when nobody begins without them
         self._group = ""
         self._enough_since: float | None = None
@@ -111,14 +111,14 @@ class Meeting:
         finally:
             with suppress(ValueError):
                 self._strangers.remove(connection)
-        member: Member | None = None
+        member: NodeMember | None = None
         with suppress(OSError, ValueError, KeyError, TypeError):
             while True:
                 message = channel.receive()
                 if message["op"] == "join":
-                    member = self._join(Member(int(message["node"]), int(message["ranks"]), channel))
+                    member = self._join(NodeMember(int(message["node"]), int(message["ranks"]), channel))
                 elif message["op"] == "present":
-                    member = self._present(message["group"], Member(int(message["node"]), 0, channel))
+                    member = self._present(message["group"], NodeMember(int(message["node"]), 0, channel))
                 else:
                     channel.send(self._answer(message))
         channel.close()
@@ -127,7 +127,7 @@ class Meeting:
 
     # Nodes.
 
-    def _join(self, member: Member) -> Member:
+    def _join(self, member: NodeMember) -> NodeMember:
         with self._changed:
             self._members.pop(member.node, None)
             self._expected.pop(member.node, None)
@@ -137,7 +137,7 @@ class Meeting:
             self._form_group()
         return member
 
-    def _present(self, group: str, member: Member) -> Member:
+    def _present(self, group: str, member: NodeMember) -> NodeMember:
         """A member whose connection was lost, and who is there again."""
         with self._changed:
             if group == self._group:
@@ -147,7 +147,7 @@ class Meeting:
             _dismiss(member)
         return member
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: NodeMember) -> None:
         with self._changed:
             for rows in (self._waiting, self._members):
                 if rows.get(member.node) is member:
@@ -212,7 +212,7 @@ class Meeting:
         return all(key in self._values for key in keys)
 
 
-def _dismiss(member: Member) -> None:
+def _dismiss(member: NodeMember) -> None:
     """Tell a member, once, that its group is over."""
     if not member.dismissed:
         member.dismissed = True

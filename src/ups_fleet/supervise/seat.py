@@ -26,7 +26,7 @@ PEACEFUL = (Ending.PREEMPTED, Ending.INTERRUPTED)
 _open_files: list[Any] = []  # stay open as long as the process: signal handlers write to their descriptors
 
 
-class Seat(contextlib.AbstractContextManager["Seat"]):
+class RankContext(contextlib.AbstractContextManager["RankContext"]):
     """A rank under its supervisor. Without one (no UPS_RUN in the environment) its beats and records go nowhere.
 
     As a context it turns whatever leaves the block into the right exit. Code after the block is teardown: it cannot

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from ups.heartbeat import Beat
 from ups_fleet.supervise import activity
-from ups_fleet.supervise.activity import Threads, Work
+from ups_fleet.supervise.activity import ProcessWork, Threads
 from ups_fleet.supervise.limits import GAP, Limits
 from ups_fleet.supervise.proc import state_of
 
 LOOK = 1.0  # seconds between two looks
 # What threads that only look after things may take: a share of a core, bytes per second, and this much on top.
 CORE, BYTES = 0.005, 512
-ONCE = Work(0.05, 4096)
+ONCE = ProcessWork(0.05, 4096)
 STORAGE = 128 * 1024  # bytes between two looks above which disks and network are at work
 GPU = 5  # times the window for a rank that has a GPU: its host thread may sleep while that computes
 STOPPED = {"T": "its process is stopped", "t": "its process is traced"}
@@ -29,7 +29,7 @@ class Watched:
     since: float
     waits: bool  # for a peer or for a lock
     state: str = ""
-    work: Work | None = None  # done until the first look after that moment
+    work: ProcessWork | None = None  # done until the first look after that moment
     threads: Threads = field(default_factory=Threads)
     busy: bool = False  # the last look saw it work, and not only beat
 

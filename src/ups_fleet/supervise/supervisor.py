@@ -14,11 +14,11 @@ from typing import Any
 
 from ups.files import holder
 from ups.presence import SignsOfLife
-from ups.rundir import Place, RunDir
+from ups.rundir import RunDir, RunPlace
 from ups.shortage import remedy
 from ups.types import ConfigError, counted
 from ups.verdict import AS_ASKED, Ending, StorageError, Verdict, classify, now, with_remedy
-from ups_fleet.supervise.job import Job, Start, environment, refuse_nesting
+from ups_fleet.supervise.job import RankJob, RankStart, environment, refuse_nesting
 from ups_fleet.supervise.launchers import Launcher, launcher_of
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.network import port_taken
@@ -46,7 +46,7 @@ class Supervisor:
 
     def __init__(
         self,
-        job: Job,
+        job: RankJob,
         home: Path,
         limits: Limits | None = None,
         say: Callable[[str], None] = print,
@@ -74,7 +74,7 @@ class Supervisor:
         before = self.run.verdict.read_bytes() if self.run.verdict.exists() else b""
         with self._stops.listening(to_the_end=self._last), contextlib.closing(self.launcher):
             self._prepare()
-            place = Place(self.run.folder)
+            place = RunPlace(self.run.folder)
             try:
                 verdict = self._until_the_end()
             finally:
@@ -263,11 +263,11 @@ class Supervisor:
                 raise ConfigError(f"{folder}: {who} is running it; wait for it, or stop it.")
         end_all(lambda: [pid for pid, env in of_run(folder).items() if _supervisor_of(pid, env) is None])
 
-    def _start(self, files: StartDir, number: int) -> Start:
+    def _start(self, files: StartDir, number: int) -> RankStart:
         logs = self.run.attempt_logs(number)
         logs.mkdir(parents=True, exist_ok=True)
         env = environment(self.job, number, files, logs, self.run.folder, self._token)
-        return Start(self.job, number, files, logs, env, join=min(self.limits.start, 300))
+        return RankStart(self.job, number, files, logs, env, join=min(self.limits.start, 300))
 
     def _next_number(self) -> int:
         """Starts are counted over the life of a run, so that no log is ever written twice."""

@@ -16,7 +16,7 @@ from ups.host_memory import available
 from ups.parsing import read_json
 from ups.verdict import AS_ASKED, Ending, Failure, Verdict, read_failures
 from ups_fleet.supervise.causes import STOP_SIGNALS, as_stopped, first_cause, leaves, signal_name
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.launcher import Exit, Launcher
 from ups_fleet.supervise.limits import Limits, Silence
 from ups_fleet.supervise.log_tail import LogRelay, log_tail, tail
@@ -43,7 +43,7 @@ class RankWatch:
 
     def __init__(
         self,
-        start: Start,
+        start: RankStart,
         success: Path,
         launcher: Launcher,
         limits: Limits,

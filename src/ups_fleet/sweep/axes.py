@@ -20,7 +20,7 @@ TRIES = 1000
 
 
 @dataclass(frozen=True)
-class Range:
+class SweepRange:
     """Numbers from `low` to `high`: evenly, evenly in their logarithm, or whole ones."""
 
     low: float
@@ -36,19 +36,19 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """A dotted key of the config, and the values it takes, in the words of the command line."""
 
     key: str
     values: tuple[str, ...] = ()
-    range: Range | None = None
+    range: SweepRange | None = None
 
     def draw(self, rng: random.Random) -> str:
         return rng.choice(self.values) if self.range is None else self.range.draw(rng)
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One run of a sweep: its name, and what differs from the config. `seed`: None where it is the config's."""
 
     name: str
@@ -60,9 +60,9 @@ class Point:
         return {**dict(self.overrides), **({} if self.seed is None else {"seed": str(self.seed)})}
 
 
-def axes_of(words: Iterable[str]) -> list[Axis]:
+def axes_of(words: Iterable[str]) -> list[SweepAxis]:
     """The axes of `KEY=VALUE,VALUE…` or `KEY=log:LOW..HIGH`; a ConfigError for what is neither."""
-    axes: list[Axis] = []
+    axes: list[SweepAxis] = []
     for word in words:
         key, equals, text = (part.strip() for part in word.partition("="))
         if not key or not equals or not text:
@@ -72,13 +72,13 @@ def axes_of(words: Iterable[str]) -> list[Axis]:
         if key in (axis.key for axis in axes):
             raise ConfigError(f"--over {key} stands there twice; give all its values at once.")
         if (match := RANGE.fullmatch(text)) is not None:
-            axes.append(Axis(key, range=_range(word, *match.groups())))
+            axes.append(SweepAxis(key, range=_range(word, *match.groups())))
             continue
         values = split(text)
         if "" in values or len(set(values)) < len(values):
             what = "has an empty value" if "" in values else "has a value twice"
             raise ConfigError(f"--over '{word}' {what}; give each value once.")
-        axes.append(Axis(key, tuple(values)))
+        axes.append(SweepAxis(key, tuple(values)))
     return axes
 
 
@@ -95,7 +95,7 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def grid(axes: Sequence[Axis]) -> list[dict[str, str]]:
+def grid(axes: Sequence[SweepAxis]) -> list[dict[str, str]]:
     """Every combination of all values; a ConfigError for a range, of which there is no end."""
     for axis in axes:
         if axis.range is not None:
@@ -104,7 +104,7 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, str]]:
     return [dict(zip((axis.key for axis in axes), values, strict=True)) for values in combinations]
 
 
-def drawn(axes: Sequence[Axis], count: int, seed: int) -> list[dict[str, str]]:
+def drawn(axes: Sequence[SweepAxis], count: int, seed: int) -> list[dict[str, str]]:
     """So many different points at random; fewer where there are not so many."""
     rng = random.Random(seed)
     points: dict[tuple[str, ...], dict[str, str]] = {}
@@ -116,7 +116,7 @@ def drawn(axes: Sequence[Axis], count: int, seed: int) -> list[dict[str, str]]:
     return list(points.values())
 
 
-def points_of(settings: Sequence[Mapping[str, str]], seeds: Sequence[int] = ()) -> list[Point]:
+def points_of(settings: Sequence[Mapping[str, str]], seeds: Sequence[int] = ()) -> list[SweepPoint]:
     """A point for each of the settings and each seed, named by what sets it apart: the same for the same settings."""
     keys = short_names([key for one in settings for key in one])
     points = []
@@ -124,7 +124,7 @@ def points_of(settings: Sequence[Mapping[str, str]], seeds: Sequence[int] = ()) 
         words = [f"{keys[key]}-{value}" for key, value in one.items()]
         for seed in seeds or (None,):
             name = "_".join((*words, *([] if seed is None else [f"seed-{seed}"]))) or "run"
-            points.append(Point(safe(name), tuple(one.items()), seed))
+            points.append(SweepPoint(safe(name), tuple(one.items()), seed))
     names = [point.name for point in points]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -161,7 +161,7 @@ def number(value: float) -> str:
     return text if any(c in text for c in ".n") or "e" not in text else text.replace("e", ".0e", 1)
 
 
-def _range(word: str, kind: str | None, first: str, last: str) -> Range:
+def _range(word: str, kind: str | None, first: str, last: str) -> SweepRange:
     try:
         low, high = float(first), float(last)
     except ValueError:
@@ -172,4 +172,4 @@ def _range(word: str, kind: str | None, first: str, last: str) -> Range:
         raise ConfigError(f"--over '{word}': a logarithmic range begins above 0.")
     if kind == "int" and not (low.is_integer() and high.is_integer()):
         raise ConfigError(f"--over '{word}': a range of whole numbers has whole ends.")
-    return Range(low, high, "log" if kind == "log" else "int" if kind == "int" else "even")
+    return SweepRange(low, high, "log" if kind == "log" else "int" if kind == "int" else "even")

@@ -18,7 +18,7 @@ from ups.verdict import Ending
 from ups_fleet.run_folders.state import COMPLETE, RunState
 from ups_fleet.running.supervised import in_sentences
 from ups_fleet.sweep import study
-from ups_fleet.sweep.axes import Axis, Point, axes_of, drawn, grid, points_of
+from ups_fleet.sweep.axes import SweepAxis, SweepPoint, axes_of, drawn, grid, points_of
 from ups_fleet.sweep.devices import slots_of
 from ups_fleet.sweep.queue import Listed, Queue
 from ups_fleet.sweep.summary import Settings, remember, write
@@ -28,7 +28,7 @@ MOST = 10_000  # points: more are a mistake
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """What was asked for. `random` and `optuna` are numbers of points; with neither, it is a grid."""
 
     config: Path
@@ -44,7 +44,7 @@ class Request:
 
 
 def sweep(
-    request: Request,
+    request: SweepRequest,
     say: Callable[[str], None],
     command: Sequence[str],
     checking: AbstractContextManager[object] | None = None,
@@ -58,7 +58,7 @@ def sweep(
     queue: Queue = (
         Listed(listed) if listed is not None else study.Study(folder, axes, request.optuna or 0, seeds, request.seed)
     )
-    begun: list[Point] = list(listed or ())
+    begun: list[SweepPoint] = list(listed or ())
     known = remember(folder, begun, command)
     words = command_of(request.config, folder, lambda point: {**request.flags, **point.flags})
 
@@ -76,7 +76,7 @@ def sweep(
     return _code(stopped, job.ended, say), folder, settings
 
 
-def points(request: Request) -> tuple[Path, list[Point]]:
+def points(request: SweepRequest) -> tuple[Path, list[SweepPoint]]:
     """The folder of a sweep and all its points, checked, for whoever carries them out elsewhere."""
     if request.optuna is not None:
         raise ConfigError("--optuna learns from each point before it chooses the next; use --random N.")
@@ -85,8 +85,8 @@ def points(request: Request) -> tuple[Path, list[Point]]:
 
 
 def _laid_out(
-    request: Request, provide: Callable[[Mapping[str, DataConfig]], None]
-) -> tuple[RunConfig, Path, list[Axis], list[int], list[Point] | None]:
+    request: SweepRequest, provide: Callable[[Mapping[str, DataConfig]], None]
+) -> tuple[RunConfig, Path, list[SweepAxis], list[int], list[SweepPoint] | None]:
     """Config, folder, axes, seeds and points of a sweep, checked; no points where Optuna chooses them. `provide`
     fetches data that are elsewhere."""
     axes, base = axes_of(request.over), load(run_config(), request.config, dict(request.flags))
@@ -102,24 +102,24 @@ def _laid_out(
 class _Remembering:
     """A queue whose points are written down before they are begun."""
 
-    def __init__(self, queue: Queue, note: Callable[[Point], object]) -> None:
+    def __init__(self, queue: Queue, note: Callable[[SweepPoint], object]) -> None:
         self.queue, self.note = queue, note
 
     @property
     def total(self) -> int:
         return self.queue.total
 
-    def next(self) -> Point | None:
+    def next(self) -> SweepPoint | None:
         point = self.queue.next()
         if point is not None:
             self.note(point)
         return point
 
-    def done(self, point: Point, state: RunState) -> None:
+    def done(self, point: SweepPoint, state: RunState) -> None:
         self.queue.done(point, state)
 
 
-def _check(request: Request, axes: Sequence[Axis], base: RunConfig) -> None:
+def _check(request: SweepRequest, axes: Sequence[SweepAxis], base: RunConfig) -> None:
     """A ConfigError for what contradicts itself."""
     if not axes and request.seeds is None:
         raise ConfigError("a sweep needs something to vary: --over KEY=VALUE,VALUE, or --seeds N.")
@@ -140,7 +140,7 @@ def _check(request: Request, axes: Sequence[Axis], base: RunConfig) -> None:
         study.require()
 
 
-def _points(request: Request, axes: Sequence[Axis], seeds: Sequence[int]) -> list[Point]:
+def _points(request: SweepRequest, axes: Sequence[SweepAxis], seeds: Sequence[int]) -> list[SweepPoint]:
     if request.random is not None:
         return points_of(drawn(axes, request.random, request.seed), seeds)
     count = max(1, len(seeds))
@@ -151,7 +151,9 @@ def _points(request: Request, axes: Sequence[Axis], seeds: Sequence[int]) -> lis
     return points_of(grid(axes), seeds)
 
 
-def _check_points(request: Request, axes: Sequence[Axis], points: Sequence[Point] | None, base: RunConfig) -> None:
+def _check_points(
+    request: SweepRequest, axes: Sequence[SweepAxis], points: Sequence[SweepPoint] | None, base: RunConfig
+) -> None:
     """Load the config of every point, and check one of them through: a mistake is one before any is begun."""
     ends = [{axis.key: value} for axis in axes for value in _ends(axis)]
     flag_sets = [dict(point.flags) for point in points] if points is not None else ends
@@ -164,7 +166,7 @@ def _check_points(request: Request, axes: Sequence[Axis], points: Sequence[Point
         raise type(error)(f"{base.name}: {error}") from None
 
 
-def _ends(axis: Axis) -> tuple[str, ...]:
+def _ends(axis: SweepAxis) -> tuple[str, ...]:
     if axis.range is None:
         return axis.values
     ends = (axis.range.low, axis.range.high)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ups.types import ConfigError, DataError
 from ups_fleet.run_folders.state import RunState
-from ups_fleet.sweep.axes import Axis, Point, number, safe
+from ups_fleet.sweep.axes import SweepAxis, SweepPoint, number, safe
 
 INSTALL = "pip install 'universal-physics-stack[sweep]'"
 STUDY = "ups"
@@ -31,7 +31,7 @@ class Study:
     A trial that a kill has left running is taken up again with its own parameters, and told when its runs have ended.
     """
 
-    def __init__(self, folder: Path, axes: Sequence[Axis], count: int, seeds: Sequence[int], seed: int) -> None:
+    def __init__(self, folder: Path, axes: Sequence[SweepAxis], count: int, seeds: Sequence[int], seed: int) -> None:
         require()
         self.axes, self.count, self.seeds = axes, count, tuple(seeds)
         library = importlib.import_module("optuna")
@@ -54,7 +54,7 @@ class Study:
             ) from error
         self.left = [trial for trial in trials if trial.state == self.states.RUNNING]
         self.begun = len(trials) - len(self.left)
-        self.waiting: list[Point] = []
+        self.waiting: list[SweepPoint] = []
         self.values: dict[int, dict[str, float]] = {}
         self.trials: dict[str, int] = {}
         for trial in trials:  # what has ended before is looked at again, and its failed runs are tried again
@@ -65,7 +65,7 @@ class Study:
     def total(self) -> int:
         return self.count * max(1, len(self.seeds))
 
-    def next(self) -> Point | None:
+    def next(self) -> SweepPoint | None:
         if not self.waiting:
             self._ask()
         return self.waiting.pop(0) if self.waiting else None
@@ -92,7 +92,7 @@ class Study:
                 ) from None
             self.waiting = self._points(trial.number, trial.params)
 
-    def done(self, point: Point, state: RunState) -> None:
+    def done(self, point: SweepPoint, state: RunState) -> None:
         """Tell the study when the last run of a trial has ended; one that failed, or was not validated, is a failed
         trial."""
         number_of = self.trials[point.name]
@@ -114,17 +114,17 @@ class Study:
         trials = self.study.get_trials(deepcopy=False)
         return bool(trials[number_of].state != self.states.RUNNING)
 
-    def _points(self, number_of: int, params: dict[str, Any]) -> list[Point]:
+    def _points(self, number_of: int, params: dict[str, Any]) -> list[SweepPoint]:
         overrides = tuple((axis.key, _word(params[axis.key])) for axis in self.axes)
         points = []
         for seed in self.seeds or (None,):
             tail = "" if seed is None else f"_seed-{seed}"
-            points.append(Point(safe(f"trial-{number_of:04d}{tail}"), overrides, seed))
+            points.append(SweepPoint(safe(f"trial-{number_of:04d}{tail}"), overrides, seed))
         self.trials |= {point.name: number_of for point in points}
         return points
 
 
-def _suggest(trial: Any, axis: Axis) -> None:
+def _suggest(trial: Any, axis: SweepAxis) -> None:
     """Have a trial choose a value of an axis."""
     if axis.range is None:
         trial.suggest_categorical(axis.key, axis.values)

@@ -18,9 +18,9 @@ from ups.types import DataError, Table
 from ups_fleet.run_folders.candidate import candidates
 from ups_fleet.run_folders.compare import compare
 from ups_fleet.run_folders.compare_page import curve_sections
-from ups_fleet.run_folders.evidence import Processes
+from ups_fleet.run_folders.evidence import LivingProcesses
 from ups_fleet.run_folders.state import COMPLETE, RunState, ago, state_of
-from ups_fleet.sweep.axes import Point, short_names
+from ups_fleet.sweep.axes import SweepPoint, short_names
 
 RECORD, PAGE = "sweep.json", "sweep.html"
 BEST = 6  # settings that are compared with each other
@@ -62,7 +62,7 @@ class Settings:
         return ", ".join(f"{key}={value}" for key, value in self.overrides) or "the config as it is"
 
 
-def remember(folder: Path, points: Iterable[Point], command: Sequence[str]) -> list[Point]:
+def remember(folder: Path, points: Iterable[SweepPoint], command: Sequence[str]) -> list[SweepPoint]:
     """Add points to those that the record of a sweep holds already; all of them."""
     known = {point.name: point for point in recorded(folder)}
     known |= {point.name: point for point in points}
@@ -72,14 +72,14 @@ def remember(folder: Path, points: Iterable[Point], command: Sequence[str]) -> l
     return list(known.values())
 
 
-def recorded(folder: Path) -> list[Point]:
+def recorded(folder: Path) -> list[SweepPoint]:
     """The points in the record of a sweep; none where there is no record yet. A DataError where it is damaged."""
     try:
         rows = read_record(folder / RECORD)["points"]
         points = []
         for name, row in rows.items():
             overrides = tuple((str(key), str(value)) for key, value in row["overrides"].items())
-            points.append(Point(str(name), overrides, None if row["seed"] is None else int(row["seed"])))
+            points.append(SweepPoint(str(name), overrides, None if row["seed"] is None else int(row["seed"])))
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -89,9 +89,9 @@ def recorded(folder: Path) -> list[Point]:
     return points
 
 
-def settings_of(folder: Path, points: Sequence[Point]) -> list[Settings]:
+def settings_of(folder: Path, points: Sequence[SweepPoint]) -> list[Settings]:
     """The combinations of values with the states of their runs, the best first."""
-    processes = Processes()
+    processes = LivingProcesses()
     groups: dict[tuple[tuple[str, str], ...], list[RunState]] = {}
     for point in points:
         groups.setdefault(point.overrides, []).append(state_of(folder / point.name, processes, point.name))
@@ -178,7 +178,7 @@ def page_of(folder: Path, settings: Sequence[Settings]) -> Page:
     return page
 
 
-def write(folder: Path, points: Sequence[Point]) -> list[Settings]:
+def write(folder: Path, points: Sequence[SweepPoint]) -> list[Settings]:
     """The page of a sweep as it stands; what it shows."""
     settings = settings_of(folder, points)
     page_of(folder, settings).write(folder / PAGE)

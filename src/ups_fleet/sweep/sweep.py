@@ -17,11 +17,11 @@ from ups.presence import SignsOfLife, hold, release
 from ups.run.journal import read_journal
 from ups.rundir import RunDir
 from ups.types import DataError, counted
-from ups_fleet.run_folders.evidence import Processes
+from ups_fleet.run_folders.evidence import LivingProcesses
 from ups_fleet.run_folders.state import COMPLETE, RunState, state_of
 from ups_fleet.running.live_line import LiveLine, phase_of
 from ups_fleet.supervise.stop_requests import StopRequests
-from ups_fleet.sweep.axes import Point
+from ups_fleet.sweep.axes import SweepPoint
 from ups_fleet.sweep.devices import Slot
 from ups_fleet.sweep.queue import Queue
 
@@ -33,10 +33,10 @@ CONSOLE = ".console"  # what the runs print
 
 
 @dataclass
-class Child:
+class SweptRun:
     """A run under way."""
 
-    point: Point
+    point: SweepPoint
     slot: Slot
     process: subprocess.Popen[bytes]
 
@@ -54,20 +54,20 @@ class Sweep:
     folder: Path
     queue: Queue
     slots: Sequence[Slot]
-    command: Callable[[Point, Slot, Path | None], list[str]]
+    command: Callable[[SweepPoint, Slot, Path | None], list[str]]
     say: Callable[[str], None]
     changed: Callable[[], None] = lambda: None
     shared: bool = False
-    children: list[Child] = field(default_factory=list)
+    children: list[SweptRun] = field(default_factory=list)
     ended: dict[str, RunState] = field(default_factory=dict)
-    waiting: list[Point] = field(default_factory=list)  # for a process that writes them already
+    waiting: list[SweepPoint] = field(default_factory=list)  # for a process that writes them already
     starts: Counter[str] = field(default_factory=Counter)  # of each run
     tick: float = TICK
 
     def __post_init__(self) -> None:
         self.stops = StopRequests()
-        self.maker: Point | None = None  # the run that makes the data of all
-        self.held: Point | None = None  # the next to begin, when they are there
+        self.maker: SweepPoint | None = None  # the run that makes the data of all
+        self.held: SweepPoint | None = None  # the next to begin, when they are there
         self.reported = time.monotonic()
         self.live = LiveLine(self._phases)
         self.say = self.live.before(self.say)
@@ -102,7 +102,7 @@ class Sweep:
         self.live.draw()
         return bool(self.children or self.waiting)
 
-    def _next(self) -> Point | None:
+    def _next(self) -> SweepPoint | None:
         """The next point of the queue, once it can begin."""
         point, self.held = self.held or self.queue.next(), None
         if not self.shared or point is None or self._made(point):
@@ -110,7 +110,7 @@ class Sweep:
         self.held = point
         return None
 
-    def _made(self, point: Point) -> bool:
+    def _made(self, point: SweepPoint) -> bool:
         """Whether the data of all runs are there, or this point is the one to make them."""
         if self.maker is None:
             self.maker = point
@@ -120,7 +120,7 @@ class Sweep:
         rows = read_journal(RunDir(self.folder / self.maker.name).journal)
         return any((row.get("phase"), row.get("event")) == ("data", "end") for row in rows)
 
-    def _begin(self, point: Point) -> None:
+    def _begin(self, point: SweepPoint) -> None:
         """Start a point, unless it is finished, or lives already."""
         state = state_of(self.folder / point.name)
         if state.word in COMPLETE:
@@ -133,7 +133,7 @@ class Sweep:
         else:
             self._start(point)
 
-    def _left(self, point: Point, killed: bool) -> None:
+    def _left(self, point: SweepPoint, killed: bool) -> None:
         """The process of a run has ended: the run too, or it was killed and goes on."""
         word = state_of(self.folder / point.name).word
         if word in ("running", "dead") or (killed and word == "empty"):  # its ranks may be there for a moment
@@ -141,7 +141,7 @@ class Sweep:
         else:
             self._end(point)
 
-    def _start(self, point: Point) -> None:
+    def _start(self, point: SweepPoint) -> None:
         taken = [child.slot for child in self.children]
         free = list(self.slots)
         for slot in taken:
@@ -163,7 +163,7 @@ class Sweep:
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is this process's to pass on
             )
-        self.children.append(Child(point, slot, process))
+        self.children.append(SweptRun(point, slot, process))
         self.starts[point.name] += 1
         self.say(f"{point.name}: {'resumed' if known else 'started'}{where} ({self._count()}).")
 
@@ -171,14 +171,14 @@ class Sweep:
         """Points that another process ran, once it has left them."""
         if not self.waiting or len(self.children) >= len(self.slots):
             return
-        processes = Processes()
+        processes = LivingProcesses()
         for point in list(self.waiting):
             state = state_of(self.folder / point.name, processes)
             if state.word != "running" and len(self.children) < len(self.slots):
                 self.waiting.remove(point)
                 self._begin(point)
 
-    def _end(self, point: Point, before: bool = False) -> None:
+    def _end(self, point: SweepPoint, before: bool = False) -> None:
         state = state_of(self.folder / point.name)
         if state.word in ("empty", "unreadable", "foreign"):
             state = _never_begun(state, self.folder / CONSOLE / f"{point.name}.log")
@@ -221,16 +221,16 @@ class Sweep:
 
     def _progress(self) -> None:
         self.reported = time.monotonic()
-        processes = Processes()
+        processes = LivingProcesses()
         for name in (child.point.name for child in self.children):
             state = state_of(self.folder / name, processes)
             self.say(f"{name}: {state.sentence if state.word == 'running' else 'starting.'}")
 
 
-def command_of(config: Path, folder: Path, flags: Callable[[Point], dict[str, str]]) -> Callable[..., list[str]]:
+def command_of(config: Path, folder: Path, flags: Callable[[SweepPoint], dict[str, str]]) -> Callable[..., list[str]]:
     """The words that run a point."""
 
-    def words(point: Point, slot: Slot, data_from: Path | None) -> list[str]:
+    def words(point: SweepPoint, slot: Slot, data_from: Path | None) -> list[str]:
         given = {**flags(point), "out": str(folder), "name": point.name}
         given |= {"device": slot.device} if slot.device else {}
         given |= {"data_from": str(data_from)} if data_from else {}

@@ -20,7 +20,7 @@ from ups_fleet.fetch.patience import ChangedError, TransientError
 from ups_fleet.fetch.stores import spoken
 from ups_fleet.supervise.proc import end_all, identity, is_mine, owned, seen_by
 from ups_fleet.supervise.rank_parent import die_with_parent
-from ups_fleet.sync.push import Receipt, alone_with, push, receipt_of
+from ups_fleet.sync.push import CopyReceipt, alone_with, push, receipt_of
 from ups_fleet.sync.remote_run import RemoteRun
 from ups_fleet.sync.snapshot import glimpse
 
@@ -93,7 +93,7 @@ def _pass(folder: Path, url: str, moved: Any, courier: int) -> None:
 
 def _trouble(run: RunDir, words: str) -> None:
     with contextlib.suppress(OSError), alone_with(run, lambda: None):  # the disk may be full; it is tried again
-        receipt = Receipt.read(receipt_of(run))
+        receipt = CopyReceipt.read(receipt_of(run))
         receipt.trouble = words[:500]
         receipt.write(receipt_of(run))
 

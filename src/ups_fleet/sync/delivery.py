@@ -12,7 +12,7 @@ from ups.files import sha256
 from ups.rundir import RunDir
 from ups_fleet.fetch.addresses import shown
 from ups_fleet.sync.courier import environment
-from ups_fleet.sync.push import Receipt, receipt_of
+from ups_fleet.sync.push import CopyReceipt, receipt_of
 from ups_fleet.tracking.delivery import end_courier
 
 WAIT = 900.0  # seconds for which the end of a run waits for its copy
@@ -34,7 +34,7 @@ def copied(folder: Path, url: str | None, say: Callable[[str], None]) -> Iterato
             courier = _courier(folder, url, say)
         if courier is not None:
             end_courier(courier, WAIT)
-        receipt = Receipt.read(receipt_of(run))
+        receipt = CopyReceipt.read(receipt_of(run))
         if receipt.trouble or not run.verdict.is_file() or receipt.verdict != sha256(run.verdict):
             reason = f" ({receipt.trouble})" if receipt.trouble else ""
             say(f"{shown(url)}: does not have all of {folder}{reason}; the same command with --resume copies the rest.")

@@ -22,7 +22,7 @@ SUMS = 8  # manifests that are remembered
 
 
 @dataclass
-class Receipt:
+class CopyReceipt:
     """What is known of the copy of a run: the sums of manifests that may be there, as this machine has seen or written
     them (the last word of a process that was killed may arrive late), the SHA-256 of the verdict that is there, and why
     the last attempt failed."""
@@ -34,7 +34,7 @@ class Receipt:
     hashes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> Receipt:
+    def read(cls, path: Path) -> CopyReceipt:
         """What was written; a new one where there is none, or something else in its place."""
         return cls(**fields_among(read_json(path), cls()))
 
@@ -78,7 +78,7 @@ def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
     place, run_is = receipt_of(run), run_id(run)
     if not run_is:  # an empty folder must not take the place of a good copy
         raise DataError(f"{run.folder}: is gone, or is no run's folder any more; its copy stays as it is.")
-    receipt, before = Receipt.read(place), remote.manifest()
+    receipt, before = CopyReceipt.read(place), remote.manifest()
     if before is not None and before.sum not in receipt.sums:
         raise DataError(f"{remote.url}: another machine has written there since; this one copies nothing more.")
     named = before.files if before is not None and before.run == run_is else {}

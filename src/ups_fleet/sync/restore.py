@@ -16,7 +16,7 @@ from ups_fleet.fetch.addresses import shown
 from ups_fleet.fetch.download import Download, Wanted
 from ups_fleet.fetch.landing import FOLDER
 from ups_fleet.sync.courier import end_couriers
-from ups_fleet.sync.push import Receipt, alone_with, receipt_of, run_id
+from ups_fleet.sync.push import CopyReceipt, alone_with, receipt_of, run_id
 from ups_fleet.sync.remote_run import Manifest, RemoteRun
 
 
@@ -32,7 +32,7 @@ def prepare(url: str | None, place: Path, say: Callable[[str], None], *, resume:
     if manifest is None or overwrite:
         return manifest.sum if manifest else ""
     if run.known() is not None:
-        receipt = Receipt.read(receipt_of(run))
+        receipt = CopyReceipt.read(receipt_of(run))
         if manifest.run != run_id(run):
             raise ConfigError(
                 f"sync: {shown(remote.url)}: holds another run of this name; choose another name or place."
@@ -59,7 +59,7 @@ def remember(run: RunDir, seen: str | None) -> None:
         return
     end_couriers(run.folder)
     with alone_with(run, lambda: None):
-        receipt = Receipt.read(receipt_of(run))
+        receipt = CopyReceipt.read(receipt_of(run))
         receipt.trouble = ""
         if seen:
             receipt.add(seen)

@@ -17,7 +17,7 @@ UNFINISHED = (".part", ".journal", ".lock")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CopiedFile:
     """A file of a run: its path below the folder, how many bytes of it there were, and their SHA-256 where that is
     known from elsewhere. `urgent`: it is worth a copy at once."""
 
@@ -28,7 +28,7 @@ class Entry:
     urgent: bool
 
 
-def entries(run: RunDir) -> Iterator[Entry]:
+def entries(run: RunDir) -> Iterator[CopiedFile]:
     """What is worth copying now. Checkpoints come first, so that the log says at least as much as they do."""
     yield from _checkpoints(run)
     facts = (run.config, run.environment, run.data, run.statistics, run.stages, run.ledger, run.phases)
@@ -44,7 +44,7 @@ def entries(run: RunDir) -> Iterator[Entry]:
         yield from _file(run, path, urgent=False)
 
 
-def _checkpoints(run: RunDir) -> Iterator[Entry]:
+def _checkpoints(run: RunDir) -> Iterator[CopiedFile]:
     """The newest checkpoint of each stage that is whole; its manifest has the SHA-256 of its files."""
     stages = sorted(run.checkpoints().iterdir()) if run.checkpoints().is_dir() else []
     for stage in stages:
@@ -54,14 +54,14 @@ def _checkpoints(run: RunDir) -> Iterator[Entry]:
         files: Mapping[str, Mapping[str, Any]] = read_manifest(newest)["files"]
         place = f"checkpoints/{stage.name}/{newest.name}"
         for name, row in files.items():
-            yield Entry(f"{place}/{name}", newest / name, int(row["bytes"]), str(row["sha256"]), urgent=True)
+            yield CopiedFile(f"{place}/{name}", newest / name, int(row["bytes"]), str(row["sha256"]), urgent=True)
         yield from _file(run, newest / MANIFEST, urgent=True)
 
 
-def _file(run: RunDir, path: Path, urgent: bool) -> Iterator[Entry]:
+def _file(run: RunDir, path: Path, urgent: bool) -> Iterator[CopiedFile]:
     try:
         if path.is_file() and not path.is_symlink():
-            yield Entry(path.relative_to(run.folder).as_posix(), path, path.stat().st_size, "", urgent)
+            yield CopiedFile(path.relative_to(run.folder).as_posix(), path, path.stat().st_size, "", urgent)
     except OSError:  # it was replaced or taken away just now
         return
 
@@ -77,7 +77,7 @@ def glimpse(run: RunDir) -> tuple[frozenset[object], frozenset[object]]:
     return frozenset(urgent), frozenset(others)
 
 
-def hashed(entry: Entry, known: dict[str, Any], beat: Callable[[], None]) -> str:
+def hashed(entry: CopiedFile, known: dict[str, Any], beat: Callable[[], None]) -> str:
     """The SHA-256 of an entry; `known` remembers those of files that nobody has touched since."""
     if entry.sha256:
         return entry.sha256

@@ -19,7 +19,7 @@ from ups.rundir import RunDir
 from ups_fleet.supervise.rank_parent import die_with_parent
 from ups_fleet.tracking import feed
 from ups_fleet.tracking.log_reader import whole_lines
-from ups_fleet.tracking.mirror import Receipt, RunFacts
+from ups_fleet.tracking.mirror import MirrorReceipt, RunFacts
 from ups_fleet.tracking.secrets import hiding
 
 LOOK = 0.2  # seconds between two looks at the processes
@@ -144,7 +144,7 @@ class Feeder:
     def _failed(self, now: float, reason: str) -> None:
         self.failures += 1
         self.due = now + min(PAUSE * 2 ** (self.failures - 1), LONGEST)
-        receipt = Receipt.read(self.receipt)
+        receipt = MirrorReceipt.read(self.receipt)
         receipt.trouble = reason[:500]
         with contextlib.suppress(OSError):  # the disk may be full; it is tried again
             receipt.write(self.receipt)
@@ -152,10 +152,10 @@ class Feeder:
         self.finished = self.over  # once more after the end, and no further
 
     def _has_all(self) -> bool:
-        return Receipt.read(self.receipt).position >= whole_lines(self.folder.metrics)
+        return MirrorReceipt.read(self.receipt).position >= whole_lines(self.folder.metrics)
 
     def _hangs(self, now: float) -> bool:
-        position = Receipt.read(self.receipt).position
+        position = MirrorReceipt.read(self.receipt).position
         if self.over or position != self.position or position >= whole_lines(self.folder.metrics):
             self.position, self.moved = position, now  # after the end files are sent, and the courier has its limit
         return now - self.moved > PATIENCE

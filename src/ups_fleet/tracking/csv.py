@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ups.files import write_atomic
-from ups_fleet.tracking.log_reader import WHOLE_RUN, Row
-from ups_fleet.tracking.mirror import Conclusion, Mirror
+from ups_fleet.tracking.log_reader import WHOLE_RUN, LogRow
+from ups_fleet.tracking.mirror import Mirror, RunEnding
 
 
 @dataclass
@@ -24,12 +24,12 @@ class Csv(Mirror):
     def open(self) -> None:
         (self.facts.folder / "csv").mkdir(parents=True, exist_ok=True)
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[LogRow]) -> None:
         for row in rows:
             for stage, named in row.by_stage().items():
                 self._append(stage, {"step": row.step, "time": _clock(row.time), **named})
 
-    def close(self, conclusion: Conclusion) -> None:
+    def close(self, conclusion: RunEnding) -> None:
         ended = {"step": "", "time": _clock(time.time()), "ending": conclusion.ending, "cause": conclusion.cause}
         self._append(WHOLE_RUN, ended)
 

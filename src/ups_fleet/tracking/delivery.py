@@ -18,7 +18,7 @@ from ups.presence import look
 from ups.rundir import DEEPEST, RunDir
 from ups.types import counted
 from ups_fleet.tracking.log_reader import whole_lines
-from ups_fleet.tracking.mirror import Conclusion, Receipt, shortage
+from ups_fleet.tracking.mirror import MirrorReceipt, RunEnding, shortage
 from ups_fleet.tracking.settings import TrackingConfig
 
 WAIT = 10.0  # seconds for deliveries by the way, of all runs together
@@ -80,7 +80,7 @@ class TroubleWatch:
         self.due = time.monotonic() + LOOK
         for name in list(self.names):
             path = self.run.tracking(f"{name}.json")
-            trouble = Receipt.read(path).trouble
+            trouble = MirrorReceipt.read(path).trouble
             if trouble and path.stat().st_mtime >= self.began:  # not one of an earlier start
                 self.names.remove(name)
                 self.say(f"{name}: cannot be told of the run now ({trouble}); training goes on, and it is tried again.")
@@ -105,7 +105,7 @@ def deliver(folder: Path, wait: float = WAIT, *, by_user: bool = False) -> list[
         end_courier(_start(folder, 0, wait, names), wait)
         for state in (state for state in deliveries(folder) if not state.whole and not state.trouble):
             place = RunDir(folder).tracking(f"{state.name}.json")
-            replace(Receipt.read(place), trouble=f"it took longer than {wait:.0f} s").write(place)
+            replace(MirrorReceipt.read(place), trouble=f"it took longer than {wait:.0f} s").write(place)
     return deliveries(folder)
 
 
@@ -132,10 +132,10 @@ def deliveries(folder: Path) -> list[Delivery]:
     if settings is None:
         return []
     end = whole_lines(run.metrics)
-    ending = "" if is_live(folder) else Conclusion.of(run).ending
+    ending = "" if is_live(folder) else RunEnding.of(run).ending
     states = []
     for name in settings.to:
-        receipt = Receipt.read(run.tracking(f"{name}.json"))
+        receipt = MirrorReceipt.read(run.tracking(f"{name}.json"))
         whole = receipt.position >= end and (not ending or receipt.ending == ending)
         trouble = receipt.trouble or ("" if whole else shortage(folder))  # then nobody could write down why
         states.append(Delivery(name, _lines(run.metrics, receipt.position, end), receipt.ending, trouble, whole))
@@ -180,7 +180,7 @@ def _delivered(folder: Path, deadline: float) -> list[Delivery]:
 def _untried(folder: Path, names: Sequence[str]) -> bool:
     """Whether one of these mirrors lacks something and has not failed just now."""
     for path in (RunDir(folder).tracking(f"{name}.json") for name in names):
-        if not Receipt.read(path).trouble or time.time() - path.stat().st_mtime > AGAIN:
+        if not MirrorReceipt.read(path).trouble or time.time() - path.stat().st_mtime > AGAIN:
             return True
     return False
 

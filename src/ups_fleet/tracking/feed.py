@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ups.rundir import RunDir
 from ups_fleet.tracking import MIRRORS
-from ups_fleet.tracking.log_reader import LogReader, Overruled, Row, holding_rows
-from ups_fleet.tracking.mirror import Conclusion, Mirror, Receipt, RunFacts
+from ups_fleet.tracking.log_reader import LogReader, LogRow, Overruled, holding_rows
+from ups_fleet.tracking.mirror import Mirror, MirrorReceipt, RunEnding, RunFacts
 
 LOOK = 1.0  # seconds between two looks at the log
 AGAIN, BUSY = 75, 76  # exit codes: start me again; another process feeds this mirror
@@ -27,7 +27,7 @@ def feed(mirror: Mirror, receipt: Path) -> bool:
     for row in log.all():
         overruled.add(row)
     end, names = log.position, overruled.holding()
-    held = Receipt()
+    held = MirrorReceipt()
     log = LogReader(run.metrics)
     while log.position < end:
         _send(mirror, log, holding_rows(log.read(), names), held, receipt)
@@ -46,14 +46,14 @@ def feed(mirror: Mirror, receipt: Path) -> bool:
             break
         else:
             over = bool(select.select([0], [], [], LOOK)[0])
-    conclusion = Conclusion.of(run)
+    conclusion = RunEnding.of(run)
     mirror.close(conclusion)
     held.ending = conclusion.ending
     held.write(receipt)
     return True
 
 
-def _send(mirror: Mirror, log: LogReader, rows: list[Row], held: Receipt, path: Path) -> None:
+def _send(mirror: Mirror, log: LogReader, rows: list[LogRow], held: MirrorReceipt, path: Path) -> None:
     mirror.send(rows)
     held.position, held.rows = log.position, log.number
     held.write(path)

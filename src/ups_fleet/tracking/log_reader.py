@@ -16,7 +16,7 @@ WHOLE_RUN = "run"  # stands for the stage of values without one
 
 
 @dataclass(frozen=True)
-class Row:
+class LogRow:
     """A line of the log. `number` is that of the line, from 0; null in the log is nan here."""
 
     number: int
@@ -48,9 +48,9 @@ class LogReader:
     def __init__(self, path: Path, position: int = 0, number: int = 0) -> None:
         self.path, self.position, self.number = path, position, number
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[LogRow]:
         """The next rows, at most about a megabyte of them; none where there are no further lines yet."""
-        rows: list[Row] = []
+        rows: list[LogRow] = []
         while not rows and (lines := self._lines()):
             for line in lines:
                 row = _row(self.number, line)
@@ -59,7 +59,7 @@ class LogReader:
                 self.position += len(line)
         return rows
 
-    def all(self) -> Iterator[Row]:
+    def all(self) -> Iterator[LogRow]:
         """Every row that is there by now."""
         while rows := self.read():
             yield from rows
@@ -88,12 +88,12 @@ def whole_lines(path: Path) -> int:
     return start + end if end else 0
 
 
-def _row(number: int, line: bytes) -> Row | None:
+def _row(number: int, line: bytes) -> LogRow | None:
     try:
         values = parse_json(line)
         step, time = values.pop("step"), values.pop("time")
         numbers = {name: math.nan if value is None else value for name, value in values.items()}
-        return Row(number, int(step), float(time), numbers)
+        return LogRow(number, int(step), float(time), numbers)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -109,14 +109,14 @@ class Overruled:
     lives: dict[str, tuple[int, int]] = field(default_factory=dict)  # by stage: life, last step
     _rows: dict[str, dict[int, list[tuple[int, int, set[str]]]]] = field(default_factory=dict)
 
-    def goes_back(self, row: Row) -> bool:
+    def goes_back(self, row: LogRow) -> bool:
         """Whether a row begins another life of its stage. Notes may come again in one."""
         life, last = self.lives.get(row.stage, (0, -1))
         here = self._rows.get(row.stage, {}).get(row.step, ())
         names = set(row.values) - {f"{row.stage}/note"}
         return row.step < last or any(names & held for _, of, held in here if of == life)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: LogRow) -> None:
         stage, names = row.stage, set(row.values)
         life, _ = self.lives.get(stage, (0, -1))
         if self.goes_back(row):
@@ -137,7 +137,7 @@ class Overruled:
         return {number: names for number, _, names in rows if names}
 
 
-def holding_rows(rows: list[Row], names: Mapping[int, set[str]]) -> list[Row]:
+def holding_rows(rows: list[LogRow], names: Mapping[int, set[str]]) -> list[LogRow]:
     """The rows, with only what `Overruled.holding` says still holds."""
     pairs = ((row, names.get(row.number)) for row in rows)
     return [replace(row, values={n: v for n, v in row.values.items() if n in held}) for row, held in pairs if held]

@@ -18,7 +18,7 @@ from ups.parsing import fields_among, parse_json, parse_yaml, read_json, read_te
 from ups.rundir import RunDir
 from ups.types import OURS, ConfigError
 from ups.verdict import Ending, Verdict
-from ups_fleet.tracking.log_reader import Row
+from ups_fleet.tracking.log_reader import LogRow
 from ups_fleet.tracking.settings import TrackingConfig
 
 KILLED = "KILLED"  # the ending of a run whose processes are gone and that has left no verdict
@@ -28,7 +28,7 @@ HEADLINE = {"predictor": OURS, "split": "test", "axis": "", "mode": "strict"}  #
 
 
 @dataclass(frozen=True)
-class Conclusion:
+class RunEnding:
     """How a run ended: the name of an `ups.verdict.Ending` or KILLED, its exit code, and the cause in a sentence."""
 
     ending: str
@@ -36,7 +36,7 @@ class Conclusion:
     cause: str
 
     @classmethod
-    def of(cls, folder: RunDir) -> Conclusion:
+    def of(cls, folder: RunDir) -> RunEnding:
         """What the verdict says; KILLED where there is none, for a run that nobody works on."""
         verdict = Verdict.read(folder.verdict)
         if verdict is None:
@@ -86,7 +86,7 @@ class RunFacts:
         """The run's own id: the same after a resume, another one after an --overwrite."""
         return str(self.environment.get("run") or self.environment.get("fingerprint") or self.name)
 
-    def summary(self, conclusion: Conclusion) -> dict[str, float | str]:
+    def summary(self, conclusion: RunEnding) -> dict[str, float | str]:
         """The numbers that remain: how it ended, what the stages took, and how good the simulator is on test data."""
         values: dict[str, float | str] = {"ending": conclusion.ending, "cause": conclusion.cause}
         for stage, facts in read_json(self.run.stages).items():
@@ -115,7 +115,7 @@ class RunFacts:
 
 
 @dataclass
-class Receipt:
+class MirrorReceipt:
     """What a mirror is known to hold: the log up to `position`, which is line `rows`, and the ending it was told.
 
     `trouble` is why the last attempt failed.
@@ -127,7 +127,7 @@ class Receipt:
     trouble: str = ""
 
     @classmethod
-    def read(cls, path: Path) -> Receipt:
+    def read(cls, path: Path) -> MirrorReceipt:
         """What was written; a new one where there is none, or something else in its place."""
         known = fields_among(read_json(path), cls())
         return cls(**known) if known.get("position", 0) >= 0 else cls()
@@ -166,14 +166,14 @@ class Mirror(ABC):
         """Begin, or go on: afterwards the run is there, with its name, its config and the facts of its machine."""
 
     @abstractmethod
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[LogRow]) -> None:
         """Write rows; when it returns, a kill of this process no longer loses them."""
 
     def settle(self) -> None:  # noqa: B027  (most have nothing old)
         """All rows are sent that the log held when it was opened; what an earlier process has left may go."""
 
     @abstractmethod
-    def close(self, conclusion: Conclusion) -> None:
+    def close(self, conclusion: RunEnding) -> None:
         """The run has ended, or was killed: say how, with its summary and its products."""
 
 

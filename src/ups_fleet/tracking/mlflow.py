@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from ups.parsing import flat
 from ups.types import ConfigError
-from ups_fleet.tracking.log_reader import Row
-from ups_fleet.tracking.mirror import KILLED, Conclusion, Mirror
+from ups_fleet.tracking.log_reader import LogRow
+from ups_fleet.tracking.mirror import KILLED, Mirror, RunEnding
 from ups_fleet.tracking.settings import TrackingConfig
-from ups_fleet.web import Pace, Request, opener
+from ups_fleet.web import FetchPace, Request, opener
 
 RUN, ROWS = "ups.run", "ups.rows"  # tags: the run's own id, and how many lines of its log are there
 BATCH, LONG = 100, 5000  # what MLflow takes at once: parameters and tags; characters of each
@@ -66,7 +66,7 @@ class Mlflow(Mirror):
         self.uncertain = True
         self.client.update_run(self.id, status="RUNNING")
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[LogRow]) -> None:
         kind = import_module("mlflow.entities")
         metrics, tags = [], {}
         for row in (row for row in rows if row.number >= self.first):
@@ -81,7 +81,7 @@ class Mlflow(Mirror):
         if rows and rows[-1].number >= self.first:
             self._tag({**tags, ROWS: rows[-1].number + 1})
 
-    def close(self, conclusion: Conclusion) -> None:
+    def close(self, conclusion: RunEnding) -> None:
         summary = self.facts.summary(conclusion)
         self._tag({name: value for name, value in summary.items() if isinstance(value, str)})
         for name, value in summary.items():
@@ -121,7 +121,7 @@ class Mlflow(Mirror):
         for piece in _pieces(tags, BATCH):
             self.client.log_batch(self.id, tags=piece)
 
-    def _has(self, name: str, value: float, row: Row) -> bool:
+    def _has(self, name: str, value: float, row: LogRow) -> bool:
         """Whether a number came before a kill that left the tag behind; only the first rows can have."""
         if not self.uncertain:
             return False
@@ -142,7 +142,7 @@ def _require_login(uri: str, say: Callable[[str], None]) -> None:
     server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
     body = json.dumps({"max_results": 1}).encode()
     address = f"{server}/api/2.0/mlflow/experiments/search"
-    question = Request(address, Pace(ANSWER), data=body, headers={"Content-Type": "application/json"})
+    question = Request(address, FetchPace(ANSWER), data=body, headers={"Content-Type": "application/json"})
     user = os.environ.get("MLFLOW_TRACKING_USERNAME") or parts.username
     password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or parts.password or ""
     if user:
@@ -170,7 +170,7 @@ def _text(value: Any) -> str:
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))[:LONG]
 
 
-def _stamp(row: Row) -> int:
+def _stamp(row: LogRow) -> int:
     return round(row.time * 1000)
 
 

@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ups_fleet.tracking.log_reader import WHOLE_RUN, Row
-from ups_fleet.tracking.mirror import Conclusion, Mirror
+from ups_fleet.tracking.log_reader import WHOLE_RUN, LogRow
+from ups_fleet.tracking.mirror import Mirror, RunEnding
 
 PATTERN = "events.out.tfevents.*"
 
@@ -41,7 +41,7 @@ class TensorBoard(Mirror):
             self._file(WHOLE_RUN).text(name, _block(values), 0, time.time())
         self._file(WHOLE_RUN).flush()
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[LogRow]) -> None:
         for row in rows:
             for stage, named in row.by_stage().items():
                 self._file(stage).add(named, row.step, row.time)
@@ -52,7 +52,7 @@ class TensorBoard(Mirror):
         for path in self.old:
             path.unlink(missing_ok=True)
 
-    def close(self, conclusion: Conclusion) -> None:
+    def close(self, conclusion: RunEnding) -> None:
         file = self._file(WHOLE_RUN)
         file.add(self.facts.summary(conclusion), 0, time.time())
         for paths in self.facts.products().values():

@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ups.types import ConfigError
-from ups_fleet.tracking.log_reader import WHOLE_RUN, Row
-from ups_fleet.tracking.mirror import Conclusion, Mirror, shortage
+from ups_fleet.tracking.log_reader import WHOLE_RUN, LogRow
+from ups_fleet.tracking.mirror import Mirror, RunEnding, shortage
 from ups_fleet.tracking.settings import TrackingConfig
 
 # W&B would keep a log of its own in the home folder, and lay a link to it into the run's, which has no links.
@@ -91,7 +91,7 @@ class Wandb(Mirror):
         )
         self.offline, self.first = offline, 0 if offline else self.run.starting_step
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[LogRow]) -> None:
         self._require_room()
         for row in rows:
             if row.number < self.first:
@@ -105,7 +105,7 @@ class Wandb(Mirror):
         for folder in self.old:
             shutil.rmtree(folder)
 
-    def close(self, conclusion: Conclusion) -> None:
+    def close(self, conclusion: RunEnding) -> None:
         library = import_module("wandb")
         self.run.summary.update(self.facts.summary(conclusion))
         for kind, paths in self.facts.products().items():

@@ -22,7 +22,7 @@ from ups.types import ConfigError, DataError
 from ups.version import __version__
 from ups_fleet.bundle import download as module
 from ups_fleet.bundle import selftest
-from ups_fleet.bundle.bundle import Request, make_bundle, script, summary
+from ups_fleet.bundle.bundle import BundleRequest, make_bundle, script, summary
 from ups_fleet.bundle.wheels import DISTRIBUTION, is_run, slimmed, write_own_wheel, write_stand_in
 
 HERE = ".".join(map(str, sys.version_info[:2]))
@@ -130,7 +130,7 @@ def test_without_a_network_it_says_so_in_one_sentence(
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with pytest.raises(DataError, match=r"^the package index could not be reached; .* carry it over\.$"):
-        make_bundle(Request(out=tmp_path / "bundle"), lambda _: None)
+        make_bundle(BundleRequest(out=tmp_path / "bundle"), lambda _: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == [alone.name]
 
 
@@ -138,7 +138,7 @@ def test_a_version_without_wheels_is_named(alone: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(alone))
     with pytest.raises(ConfigError, match=r"^there is no wheel of \S+ for Python 3\.45 on aarch64; ask for another"):
-        make_bundle(Request(python="3.45", platform="aarch64", out=tmp_path / "bundle"), lambda _: None)
+        make_bundle(BundleRequest(python="3.45", platform="aarch64", out=tmp_path / "bundle"), lambda _: None)
 
 
 def bundle_of_nothing(folder: Path, **changes: Any) -> Path:
@@ -219,7 +219,7 @@ def test_a_python_that_is_too_old_to_read_the_self_test_says_so(capsys: pytest.C
 def test_a_bundle_for_this_python_works_with_torch_alone_and_without_a_network(tmp_path: Path) -> None:
     """Slow, as it fetches, packs and unpacks 200 MB. An empty environment, another folder, no network at all."""
     try:
-        bundle = make_bundle(Request(out=tmp_path / "bundle"), lambda _: None)
+        bundle = make_bundle(BundleRequest(out=tmp_path / "bundle"), lambda _: None)
     except DataError as error:
         if "could not be reached" not in str(error):
             raise

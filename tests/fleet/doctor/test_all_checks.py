@@ -21,7 +21,7 @@ import pytest
 from ups_fleet.cli.doctor import doctor
 from ups_fleet.doctor import machine_checks, package_checks
 from ups_fleet.doctor.all_checks import guarded, quick_checks
-from ups_fleet.doctor.findings import Finding, Line, State
+from ups_fleet.doctor.findings import DoctorLine, Finding, State
 from ups_fleet.supervise.job import NESTED
 
 NAMES = {
@@ -274,8 +274,8 @@ def test_a_red_line_makes_the_exit_code_1_and_shows_its_advice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     lines = [
-        Line("machine", "disk", State.BAD, "it is full", "free some space.", 0.1, {}),
-        Line("machine", "clock", State.DOUBTFUL, "it jumps", "hold it.", 0.1, {}),
+        DoctorLine("machine", "disk", State.BAD, "it is full", "free some space.", 0.1, {}),
+        DoctorLine("machine", "clock", State.DOUBTFUL, "it jumps", "hold it.", 0.1, {}),
     ]
     monkeypatch.setattr("ups_fleet.doctor.all_checks.all_checks", lambda *_: iter(lines))
     assert doctor(json_out=tmp_path / "found.json") == 1

@@ -9,14 +9,14 @@ import pytest
 from doctor import sabotage
 
 from ups.run.config import run_config
-from ups_fleet.doctor.findings import Line, State
+from ups_fleet.doctor.findings import DoctorLine, State
 from ups_fleet.doctor.model_checks import model_checks
 from ups_fleet.doctor.rank_exercises import TINY
 
 PART = f"operator.{sabotage.PART}"
 
 
-def found(change: Callable[[Any], None] | None = None, limit: float = 60, **more: Any) -> list[Line]:
+def found(change: Callable[[Any], None] | None = None, limit: float = 60, **more: Any) -> list[DoctorLine]:
     config = run_config().model_validate({**TINY, **more})
     return list(model_checks(config, 2, "cpu", limit, **({"change": change} if change else {}), stages=("operator",)))
 

@@ -14,7 +14,7 @@ import pytest
 from ups.cli.app import main
 from ups.rundir import RunDir
 from ups.verdict import classify
-from ups_fleet.fault_tests.case import STEPS, Case, Strategy
+from ups_fleet.fault_tests.case import STEPS, FaultCase, Strategy
 from ups_fleet.fault_tests.case_run import CaseResult
 from ups_fleet.fault_tests.damage import damage
 from ups_fleet.fault_tests.disturbance_recipes import ADDRESS
@@ -27,13 +27,13 @@ from ups_fleet.supervise.fault_plan import Fault, FaultPlan
 from ups_fleet.supervise.forked_functions import run
 
 KINDS: tuple[Strategy, ...] = ("single", "ddp", "fsdp")
-FLIPPED = Case(
+FLIPPED = FaultCase(
     "F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), first=("RANK_DIED",), named=0, starts=2, damage="flip"
 )  # fmt: skip
 OOM = Fault("oom", 1, "block", 5)
 # What surrounds a run is put together with what strikes it: the promises of both must hold.
 QUICK = [
-    Case(
+    FaultCase(
         "F1",
         "oom, capped",
         2,
@@ -42,8 +42,8 @@ QUICK = [
         starts=1,
         around=CappedMemory(0, 3, python=False),
     ),
-    Case("F9", "stop", 2, "ddp", (Fault("term", 1, "forward", 5),), ("PREEMPTED",), around=WrongClock(0, "jumps")),
-    Case(
+    FaultCase("F9", "stop", 2, "ddp", (Fault("term", 1, "forward", 5),), ("PREEMPTED",), around=WrongClock(0, "jumps")),
+    FaultCase(
         "F10",
         "no space",
         2,
@@ -53,19 +53,19 @@ QUICK = [
         starts=1,
         output="2 times in a row",
     ),
-    Case("F19", "strangers", 2, "ddp", around=Strangers("user", "pickle", 2)),
+    FaultCase("F19", "strangers", 2, "ddp", around=Strangers("user", "pickle", 2)),
 ]
 # A kill of rank 1 that is mended by a second start, promised to be everything else.
-WRONG = Case(
+WRONG = FaultCase(
     "F6", "wrong", 2, "ddp", (Fault("kill", 1, "backward", 5),), first=("HANG",), named=0, starts=1, output="never said"
 )  # fmt: skip
 # What takes longer: a run in pulses, uneven shares compared with one process and with the other strategy; and what
 # tests of the supervisor and of checkpoints see in less time.
 LONG = [
     FLIPPED,
-    Case("F4", "error", 2, "ddp", (Fault("error", 1, "loss", 2),), ("CRASH",), named=1, phase="forward", starts=1),
-    Case("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), around=ADDRESS),
-    Case("F2", "no memory", 2, "ddp", (Fault("oom", 1, "loss", 5, times=99),), ("OOM",), named=1, phase="forward"),
+    FaultCase("F4", "error", 2, "ddp", (Fault("error", 1, "loss", 2),), ("CRASH",), named=1, phase="forward", starts=1),
+    FaultCase("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), around=ADDRESS),
+    FaultCase("F2", "no memory", 2, "ddp", (Fault("oom", 1, "loss", 5, times=99),), ("OOM",), named=1, phase="forward"),
     *(RECIPES["F7", name](random.Random(1), 2, "ddp") for name in ("pulses rank", "pulses supervisor", "crowded")),
     *(RECIPES["F8", "uneven"](random.Random(1), *kind) for kind in ((2, "ddp"), (2, "fsdp"), (4, "ddp"))),
     *(RECIPES["F15", name](random.Random(1), 2, "ddp") for name in ("clock of supervisor", "stale")),
@@ -129,7 +129,7 @@ def test_each_family_that_is_named_is_run_however_few_faults_are_asked_for(
 ) -> None:
     drawn: list[str] = []
 
-    def noted(self: Lab, cases: list[Case], *_: object) -> list[CaseResult]:  # noqa: ARG001
+    def noted(self: Lab, cases: list[FaultCase], *_: object) -> list[CaseResult]:  # noqa: ARG001
         drawn.extend(case.family for case in cases)
         return []
 

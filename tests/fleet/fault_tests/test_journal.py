@@ -17,10 +17,10 @@ from fault_tests.home import ENV, UPS
 
 from ups.cli.app import main
 from ups.types import ConfigError, DataError
-from ups_fleet.fault_tests.case import Case
+from ups_fleet.fault_tests.case import FaultCase
 from ups_fleet.fault_tests.case_run import CaseResult
 from ups_fleet.fault_tests.draw import FAMILIES, draw
-from ups_fleet.fault_tests.journal import NAME, Journal, read, request_of
+from ups_fleet.fault_tests.journal import NAME, FaultJournal, read, request_of
 from ups_fleet.fault_tests.lab import Lab
 from ups_fleet.fault_tests.privileges import missing
 from ups_fleet.fault_tests.table import BEGIN, END, markdown, summary, write_page
@@ -33,7 +33,7 @@ def request(**changes: Any) -> dict[str, Any]:
     return request_of(**{**values, **changes})
 
 
-def cases() -> list[Case]:
+def cases() -> list[FaultCase]:
     return draw(20, 3, (1, 2), ("single", "ddp"))
 
 
@@ -50,7 +50,7 @@ class Quick(Lab):
     def _undisturbed(self, data: Path, kind: Any) -> float:  # noqa: ARG002
         return 1.0
 
-    def _try(self, case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:  # noqa: ARG002
+    def _try(self, case: FaultCase, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:  # noqa: ARG002
         self.tried.append(folder.name)
         if len(self.tried) == self.interrupt:
             os.kill(os.getpid(), signal.SIGINT)
@@ -58,15 +58,15 @@ class Quick(Lab):
 
 
 def test_the_same_command_goes_on_after_the_last_result_and_makes_the_same_table(tmp_path: Path) -> None:
-    whole = Journal(tmp_path / "whole", request())
+    whole = FaultJournal(tmp_path / "whole", request())
     undisturbed = Quick(tmp_path / "whole", 1).run(cases(), journal=whole)
     path, first = tmp_path / "cut" / NAME, Quick(tmp_path / "cut", 1)
-    journal = Journal(tmp_path / "cut", request())
+    journal = FaultJournal(tmp_path / "cut", request())
     first.run(cases(), journal=journal)
     journal.close()
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:8]) + lines[8][:20])  # as a kill in the middle of a line leaves it
-    journal, again = Journal(tmp_path / "cut", request()), Quick(tmp_path / "cut", 1)
+    journal, again = FaultJournal(tmp_path / "cut", request()), Quick(tmp_path / "cut", 1)
     known = set(journal.rows)
     results = again.run(cases(), journal=journal)
     journal.close()
@@ -83,7 +83,7 @@ def test_a_line_that_a_full_disk_took_a_part_of_spoils_no_other(
 ) -> None:
     """The system writes what fits and says how much; only the next write fails."""
     one, *_ = results = [CaseResult(case.facts(), ["SUCCESS"]) for case in cases()]
-    journal, write, left = Journal(tmp_path, request()), os.write, [room]
+    journal, write, left = FaultJournal(tmp_path, request()), os.write, [room]
 
     def write_what_fits(descriptor: int, content: bytes | memoryview) -> int:
         if not left[0]:
@@ -103,12 +103,12 @@ def test_a_line_that_a_full_disk_took_a_part_of_spoils_no_other(
 
 
 def test_ctrl_c_finishes_what_is_under_way_and_the_next_command_goes_on(tmp_path: Path) -> None:
-    journal, lab, lines = Journal(tmp_path, request()), Quick(tmp_path, 2, interrupt=5), list[str]()
+    journal, lab, lines = FaultJournal(tmp_path, request()), Quick(tmp_path, 2, interrupt=5), list[str]()
     with pytest.raises(KeyboardInterrupt):
         lab.run(cases(), lines.append, journal)
     journal.close()
     assert any("stopping" in line for line in lines)
-    journal = Journal(tmp_path, request())
+    journal = FaultJournal(tmp_path, request())
     finished = {f"case-{number:04d}" for number, row in journal.rows.items() if not row.skipped}
     assert finished == set(lab.tried), "each that was begun has its result"
     rest = Quick(tmp_path, 2)
@@ -119,20 +119,20 @@ def test_ctrl_c_finishes_what_is_under_way_and_the_next_command_goes_on(tmp_path
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"faults": 21}, {"only": ["F6"]}, {"ranks": [1]}])
 def test_another_request_in_the_same_folder_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    Journal(tmp_path, request()).close()
+    FaultJournal(tmp_path, request()).close()
     with pytest.raises(
         ConfigError, match=f"holds results of another request \\({next(iter(change))}: .* → .*another --out"
     ):
-        Journal(tmp_path, request(**change))
+        FaultJournal(tmp_path, request(**change))
 
 
 def test_results_of_other_code_are_refused_and_two_labs_do_not_share_a_folder(tmp_path: Path) -> None:
-    Journal(tmp_path, {**request(), "code": "0123456789ab"}).close()
+    FaultJournal(tmp_path, {**request(), "code": "0123456789ab"}).close()
     with pytest.raises(ConfigError, match=r"another request \(code: 0123456789ab → "):
-        Journal(tmp_path, request())
-    held = Journal(tmp_path / "held", request())
+        FaultJournal(tmp_path, request())
+    held = FaultJournal(tmp_path / "held", request())
     with pytest.raises(ConfigError, match="another `ups faults` is at work there"):
-        Journal(tmp_path / "held", request())
+        FaultJournal(tmp_path / "held", request())
     held.close()
 
 
@@ -142,7 +142,7 @@ def test_results_of_other_code_are_refused_and_two_labs_do_not_share_a_folder(tm
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
     with pytest.raises(DataError, match="is no journal of `ups faults`"):
-        Journal(tmp_path, request())
+        FaultJournal(tmp_path, request())
 
 
 def test_what_a_machine_cannot_do_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ SURROUNDINGS = {
 def test_the_table_of_a_page_is_what_the_command_makes_of_its_results(tmp_path: Path) -> None:
     """The command finds all results there, runs nothing, and writes just the table of them."""
     out, page = tmp_path / "out", tmp_path / "page.md"
-    journal = Journal(out, request(faults=3, only=["F13"]))
+    journal = FaultJournal(out, request(faults=3, only=["F13"]))
     for number, case in enumerate(draw(3, 3, (1, 2), ("single", "ddp"), ["F13"]), 1):
         journal.add(
             number,

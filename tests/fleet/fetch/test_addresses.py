@@ -13,7 +13,7 @@ from ups.cli.app import main
 from ups.progress import Progress
 from ups.types import ConfigError, DataError, UpsError
 from ups_fleet.fetch.addresses import gives_access, http_address, identity, may_hold_secrets, relative_path, shown
-from ups_fleet.fetch.fetch import Plan, plan, wanted
+from ups_fleet.fetch.fetch import FetchPlan, plan, wanted
 from ups_fleet.fetch.http_file import HttpFile
 from ups_fleet.fetch.patience import Patience
 from ups_fleet.fetch.remote_file import local_path
@@ -29,7 +29,7 @@ def liar() -> Iterator[LyingServer]:
         yield liar
 
 
-def planned(url: str, folder: Path) -> Plan:
+def planned(url: str, folder: Path) -> FetchPlan:
     def silent(_: Progress) -> None:
         """Not shown."""
 

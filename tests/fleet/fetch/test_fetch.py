@@ -87,7 +87,7 @@ def test_a_published_name_is_fetched_checked_and_its_path_printed(
     liar: LyingServer, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     md5 = hashlib.md5(made.read_bytes()).hexdigest()
-    row = catalogue.Published("pdebench:advection1d/beta0.4", made.name, f"{liar.url}/fine/255674", md5)
+    row = catalogue.PublishedFile("pdebench:advection1d/beta0.4", made.name, f"{liar.url}/fine/255674", md5)
     monkeypatch.setattr(catalogue, "catalogue", lambda: (row,))
     words = ["data", "fetch", "pdebench:advection1d/beta0.4", "--to", str(tmp_path)]
     assert ups(*words, "--dry-run") == 0
@@ -100,7 +100,7 @@ def test_a_published_name_is_fetched_checked_and_its_path_printed(
     asked = len(liar.seen)
     assert ups(*words, "--unchecked") == 0
     assert len(liar.seen) == asked
-    wrong = catalogue.Published(row.name, row.path, row.url, "0" * 32)
+    wrong = catalogue.PublishedFile(row.name, row.path, row.url, "0" * 32)
     monkeypatch.setattr(catalogue, "catalogue", lambda: (wrong,))
     capsys.readouterr()
     assert ups(*words[:-1], str(tmp_path / "other")) == 2

@@ -9,10 +9,10 @@ import sys
 from typing import Any
 
 from ups.cli.app import main
-from ups.run.journal import Journal
+from ups.run.journal import PhaseJournal
 
 event, phase, part, supervisor = *sys.argv[1:4], os.getpid()
-begin, end = Journal.begin, Journal.end
+begin, end = PhaseJournal.begin, PhaseJournal.end
 
 
 def kill_all() -> None:
@@ -21,17 +21,17 @@ def kill_all() -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def killed_after(journal: Journal, name: str, stage: str = "") -> None:
+def killed_after(journal: PhaseJournal, name: str, stage: str = "") -> None:
     begin(journal, name, stage)
     if (event, name, stage) == ("begin", phase, part):
         kill_all()
 
 
-def killed_before(journal: Journal, name: str, stage: str, *facts: Any) -> None:
+def killed_before(journal: PhaseJournal, name: str, stage: str, *facts: Any) -> None:
     if (event, name, stage) == ("end", phase, part):
         kill_all()
     end(journal, name, stage, *facts)
 
 
-Journal.begin, Journal.end = killed_after, killed_before  # type: ignore[method-assign]
+PhaseJournal.begin, PhaseJournal.end = killed_after, killed_before  # type: ignore[method-assign]
 main(sys.argv[4:])

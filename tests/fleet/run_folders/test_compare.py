@@ -19,13 +19,13 @@ from ups.run.config import run_config, without_effect
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
 from ups_fleet.run_folders.candidate import candidates
-from ups_fleet.run_folders.compare import Comparison, compare
+from ups_fleet.run_folders.compare import RunComparison, compare
 from ups_fleet.run_folders.compare_page import page_of, write_page
 from ups_fleet.run_folders.leaderboard import leaderboard
 from ups_fleet.run_folders.runs import runs_in
 
 
-def compared(*folders: Path) -> Comparison:
+def compared(*folders: Path) -> RunComparison:
     return compare(candidates(folders, without_effect()))
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from memory_runs import begun, ended, finished, logged
 from ups.cli.app import main
-from ups.presence import SILENT, Writer, hold, release
+from ups.presence import SILENT, LockHolder, hold, release
 from ups.types import DataError
 from ups.verdict import Ending
 from ups_fleet.run_folders.candidate import candidates
@@ -30,7 +30,7 @@ from ups_fleet.run_folders.state import state_of
 
 
 def leave_far(lock: Path, age: float) -> None:
-    lock.write_text(json.dumps(asdict(replace(Writer.me(), host="far", boot="another", began=0.0))))
+    lock.write_text(json.dumps(asdict(replace(LockHolder.me(), host="far", boot="another", began=0.0))))
     os.utime(lock, (time.time() - age,) * 2)
 
 

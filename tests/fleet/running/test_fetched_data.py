@@ -95,7 +95,7 @@ def test_another_machine_fetches_it_again_and_a_file_that_changed_since_is_refus
 def test_a_published_name_serves_as_a_file(
     liar: LyingServer, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = catalogue.Published("pdebench:advection1d/mine", made.name, f"{liar.url}/fine/{made.name}")
+    row = catalogue.PublishedFile("pdebench:advection1d/mine", made.name, f"{liar.url}/fine/{made.name}")
     monkeypatch.setattr(catalogue, "catalogue", lambda: (row,))
     config = settings(tmp_path, "pdebench:advection1d/mine")
     assert list(prepared(config)[0]) == ["{downloads}/pdebench/" + made.name]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.run.journal import Journal
+from ups.run.journal import PhaseJournal
 from ups.rundir import RunDir
 from ups_fleet.running.live_line import LiveLine, phase_of
 
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 def test_a_silent_run_says_its_phase_on_a_terminal_and_makes_room_for_what_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, journal = RunDir(tmp_path), Journal(RunDir(tmp_path).journal)
+    run, journal = RunDir(tmp_path), PhaseJournal(RunDir(tmp_path).journal)
     assert phase_of(run) == "starting"
     journal.begin("train", "operator")
     screen = Terminal()

@@ -15,7 +15,7 @@ import torch
 
 from ups.config import load
 from ups.engine.checkpoint.store import Snapshot
-from ups.engine.checkpoint.vault import Vault
+from ups.engine.checkpoint.vault import CheckpointStore
 from ups.run.config import RunConfig, run_config
 from ups.run.room import bytes_of, freeable
 from ups.run.run import Run
@@ -23,14 +23,14 @@ from ups.rundir import RunDir
 from ups.types import DataError, data_size
 from ups.verdict import Ending, classify, with_remedy
 from ups_fleet.running.supervised import supervise
-from ups_fleet.supervise.job import Job
-from ups_fleet.supervise.launchers.processes import Processes
+from ups_fleet.supervise.job import RankJob
+from ups_fleet.supervise.launchers.processes import ProcessLauncher
 from ups_fleet.supervise.supervisor import Supervisor
 
 
 def test_what_could_be_deleted_is_named_with_its_size_and_the_newest_checkpoint_is_not(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    vault = Vault(run.checkpoints("codec"))
+    vault = CheckpointStore(run.checkpoints("codec"))
     for step in (1, 2):
         vault.save(Snapshot(step, {"w": torch.ones(100_000)}))
         vault.wait()
@@ -118,7 +118,7 @@ def test_a_disk_that_is_read_only_at_the_start_is_storage_and_may_be_mounted_aga
     assert "ree some space" not in sentences[-1]
 
 
-class ReadOnlyAfterwards(Processes):
+class ReadOnlyAfterwards(ProcessLauncher):
     """The disk of the run turns read-only when the ranks have ended."""
 
     def __init__(self, disk: Path) -> None:
@@ -133,7 +133,7 @@ class ReadOnlyAfterwards(Processes):
 def test_a_disk_that_turns_read_only_before_the_verdict_is_storage(disk: Path) -> None:
     """The ranks have succeeded, and nobody will ever read it."""
     success = "import os, pathlib; pathlib.Path(os.environ['UPS_HOME'], '.success.json').write_text('{}')"
-    job = Job((sys.executable, "-c", success))
+    job = RankJob((sys.executable, "-c", success))
     verdict = Supervisor(job, disk / "run", say=lambda _: None, launcher=ReadOnlyAfterwards(disk)).supervise()
     assert verdict.ending == Ending.STORAGE
     assert "Mount its disk again" in verdict.cause

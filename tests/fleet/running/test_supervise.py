@@ -18,7 +18,7 @@ from ups.run.run import Run
 from ups.types import ConfigError
 from ups_fleet.running import supervised
 from ups_fleet.running.supervised import join
-from ups_fleet.supervise.job import Job
+from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.network import answers, interface_of
 
 
@@ -76,7 +76,7 @@ def test_a_node_waits_for_the_first_as_long_as_a_start_may_take(tmp_path: Path) 
 def test_a_job_goes_on_with_as_few_nodes_as_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], least: int
 ) -> None:
-    def refuse(job: Job, _: RunConfig) -> None:
+    def refuse(job: RankJob, _: RunConfig) -> None:
         raise ConfigError(f"{job.nodes} nodes, at least {job.least}")
 
     monkeypatch.setattr(supervised, "_launcher", refuse)  # before anything is started

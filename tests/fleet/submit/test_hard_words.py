@@ -14,16 +14,16 @@ import pytest
 from ups.types import ConfigError, DataError
 from ups_fleet.submit import local, records, slurm
 from ups_fleet.submit.ended import ended
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.plan import check_secrets
-from ups_fleet.submit.records import Record, keep_text, new_key, note, record_of, with_identity
+from ups_fleet.submit.records import LaunchRecord, keep_text, new_key, note, record_of, with_identity
 from ups_fleet.submit.shell import quoted
 from ups_fleet.submit.sky.engine import Sky
 
 
 def test_blanks_in_a_path_stay_as_many_as_they_are() -> None:
     place = Path("/place")
-    job = Job("k-0a", "my  run", place / "two  blanks.yaml", place / "out  here" / "my  run", place)
+    job = LaunchJob("k-0a", "my  run", place / "two  blanks.yaml", place / "out  here" / "my  run", place)
     (command,) = [line for line in Sky().render(job).splitlines() if "exec" in line]
     words = shlex.split(command)
     assert "two  blanks.yaml" in words
@@ -43,13 +43,13 @@ def test_a_secret_is_found_as_a_shell_quotes_it_and_in_addresses_with_a_slash_or
 def test_a_long_name_has_a_record_that_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPS_STATE", str(tmp_path))
     key, name = new_key("n" * 195), "n" * 195
-    note(Record.of(Job(key, name, tmp_path / "c.yaml", tmp_path / name, tmp_path), "local"))
+    note(LaunchRecord.of(LaunchJob(key, name, tmp_path / "c.yaml", tmp_path / name, tmp_path), "local"))
     assert record_of(key).name == record_of(name).name == name
 
 
 def test_what_runs_is_no_failed_launch_because_a_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPS_STATE", str(tmp_path))
-    record = Record.of(Job("k-0a", "k", tmp_path / "c.yaml", tmp_path / "k", tmp_path), "local")
+    record = LaunchRecord.of(LaunchJob("k-0a", "k", tmp_path / "c.yaml", tmp_path / "k", tmp_path), "local")
     note(record)
     assert (tmp_path / "jobs" / "k-0a.json").stat().st_mode & 0o077 == 0
 
@@ -81,7 +81,7 @@ def test_a_job_that_was_asked_to_stop_before_it_listened_has_not_failed() -> Non
 def test_slurm_is_given_no_path_with_a_backslash() -> None:
     place = Path("/back\\slash")
     with pytest.raises(ConfigError, match="backslash"):
-        slurm.Slurm().check(Job("k-0a", "k", place / "c.yaml", place / "k", place))
+        slurm.Slurm().check(LaunchJob("k-0a", "k", place / "c.yaml", place / "k", place))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who reads the environment of strangers")

@@ -14,7 +14,7 @@ from ups.cli.app import main
 from ups.config import load
 from ups.run.config import run_config
 from ups.types import ConfigError
-from ups_fleet.submit.plan import Request, inputs_of, job_of, seconds_of
+from ups_fleet.submit.plan import LaunchRequest, inputs_of, job_of, seconds_of
 from ups_fleet.submit.records import all_records
 
 FAKE = Path(__file__).with_name("fake_ups.py")
@@ -113,12 +113,12 @@ def test_what_a_run_reads_is_known_and_what_it_fetches_or_makes_is_left_out(plac
 
 def test_gpus_that_are_asked_for_are_used_or_refused_and_never_shared_in_silence(place: Path) -> None:
     settings = load(run_config(), place / "tiny.yaml")
-    job = job_of(settings, Path("tiny.yaml"), {}, Request(gpus=4), place)
+    job = job_of(settings, Path("tiny.yaml"), {}, LaunchRequest(gpus=4), place)
     assert (job.gpus, job.ranks) == (4, 4)
     assert dict(job.flags) == {"device": "cuda", "dist.backend": "nccl"}
-    alone = job_of(settings, Path("tiny.yaml"), {}, Request(gpus=1), place)
+    alone = job_of(settings, Path("tiny.yaml"), {}, LaunchRequest(gpus=1), place)
     assert dict(alone.flags) == {"device": "cuda"}
-    assert job_of(settings, Path("tiny.yaml"), {}, Request(ranks=2), place).gpus == 0
+    assert job_of(settings, Path("tiny.yaml"), {}, LaunchRequest(ranks=2), place).gpus == 0
 
 
 def test_times_have_a_unit() -> None:

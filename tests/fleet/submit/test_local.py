@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ups.types import ConfigError
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.local import Local
 from ups_fleet.submit.machine import check_here
-from ups_fleet.submit.records import Record, all_records, file_of, note, record_of, with_identity
+from ups_fleet.submit.records import LaunchRecord, all_records, file_of, note, record_of, with_identity
 from ups_fleet.submit.registry import only, status_of, stopped
 from ups_fleet.supervise.proc import owned
 
@@ -29,15 +29,15 @@ def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPS_STATE", str(tmp_path / "state"))
 
 
-def job_of(folder: Path, words: str, key: str = "tiny-1", **more: Any) -> Job:
+def job_of(folder: Path, words: str, key: str = "tiny-1", **more: Any) -> LaunchJob:
     config = folder / f"{key}.yaml"
     config.write_text(words.format(folder=folder / "run"))
-    job = Job(key, "tiny", config, folder / "run", folder, python=str(FAKE), inputs=(config,), grace=20.0)
+    job = LaunchJob(key, "tiny", config, folder / "run", folder, python=str(FAKE), inputs=(config,), grace=20.0)
     return replace(job, **more)
 
 
-def launched(job: Job) -> Record:
-    record = Record.of(job, "local")
+def launched(job: LaunchJob) -> LaunchRecord:
+    record = LaunchRecord.of(job, "local")
     note(record)
     return with_identity(record, Local().submit(job, Local().render(job)))
 
@@ -107,7 +107,7 @@ def test_data_that_are_not_there_end_it_at_once_with_a_sentence(tmp_path: Path) 
 
 def test_a_command_killed_while_it_submits_leaves_a_trace_that_is_followed(tmp_path: Path) -> None:
     job = job_of(tmp_path, "wait {folder}")
-    note(Record.of(job, "local"))
+    note(LaunchRecord.of(job, "local"))
     (record,) = all_records()
     assert status_of(record)[1].state == "gone"
     assert "perhaps submitted" in status_of(record)[1].sentence
@@ -127,7 +127,7 @@ def test_records_that_are_damaged_are_passed_over_and_names_that_are_not_known_a
     assert [record.key for record in all_records()] == ["tiny-1"]
     with pytest.raises(ConfigError, match="no such job was submitted"):
         record_of("nothing")
-    note(Record.of(job_of(tmp_path, "end {folder} 0", key="tiny-2"), "local"))
+    note(LaunchRecord.of(job_of(tmp_path, "end {folder} 0", key="tiny-2"), "local"))
     with pytest.raises(ConfigError, match="may be any of tiny-1, tiny-2"):
         record_of("tiny")
     assert oct(file_of("x").parent.stat().st_mode)[-3:] == "700"

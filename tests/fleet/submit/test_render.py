@@ -11,11 +11,11 @@ import pytest
 
 from ups.types import ConfigError
 from ups_fleet.submit import ENGINES
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 PLACE = Path("/home/me/my work")
-JOB = Job(
+JOB = LaunchJob(
     key="flow-0a1b2c3d",
     name="flow",
     config=PLACE / "flow.yaml",

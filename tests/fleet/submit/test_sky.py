@@ -12,7 +12,7 @@ import yaml
 
 from ups.types import ConfigError
 from ups_fleet.submit.commands import RefusedError
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.sky.engine import Sky, cluster_of
 
 FAKE = Path(__file__).with_name("fake_sky.py")
@@ -20,7 +20,7 @@ SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchJob:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sky").symlink_to(FAKE)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
@@ -28,7 +28,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setenv("UPS_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("WANDB_API_KEY", "a-planted-key-123")
     variables = ("WANDB_API_KEY",)
-    return Job("my_Flow-0a", "flow", tmp_path / "c.yaml", tmp_path / "runs/flow", tmp_path, variables=variables)
+    return LaunchJob("my_Flow-0a", "flow", tmp_path / "c.yaml", tmp_path / "runs/flow", tmp_path, variables=variables)
 
 
 def calls(folder: Path) -> list[list[str]]:
@@ -46,7 +46,7 @@ def test_skypilots_own_parser_accepts_the_task(name: str, tmp_path: Path, monkey
     assert (task.name, task.num_nodes, task.run) == (values["name"], values["num_nodes"], values["run"])
 
 
-def test_the_task_says_what_skypilot_needs_and_holds_no_value_of_a_secret(job: Job) -> None:
+def test_the_task_says_what_skypilot_needs_and_holds_no_value_of_a_secret(job: LaunchJob) -> None:
     job = replace(job, gpus=4, ranks=4, options={"gpu": "H100", "infra": "aws", "disk": 200, "spot": True})
     values: dict[str, Any] = yaml.safe_load(Sky().render(job))
     ended = {"idle_minutes": 10, "down": True}
@@ -58,7 +58,7 @@ def test_the_task_says_what_skypilot_needs_and_holds_no_value_of_a_secret(job: J
     assert values["run"].count("\n") > 5
 
 
-def test_a_cluster_is_rented_asked_after_and_ended(job: Job, tmp_path: Path) -> None:
+def test_a_cluster_is_rented_asked_after_and_ended(job: LaunchJob, tmp_path: Path) -> None:
     identity = Sky().submit(job, Sky().render(job))
     assert (Sky().find(job.key), Sky().find("other")) == (identity, None)
     assert Sky().status(identity).state == "running"
@@ -75,13 +75,13 @@ def test_a_cluster_is_rented_asked_after_and_ended(job: Job, tmp_path: Path) -> 
     ("job_state", "state"), [("SUCCEEDED", "done"), ("FAILED", "failed"), ("CANCELLED", "stopped")]
 )
 def test_how_a_job_ended_is_skypilots_own_word(
-    job: Job, job_state: str, state: str, monkeypatch: pytest.MonkeyPatch
+    job: LaunchJob, job_state: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_SKY_JOB", job_state)
     assert Sky().status(Sky().submit(job, Sky().render(job))).state == state
 
 
-def test_what_cannot_work_is_said_before_anything_is_rented(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_work_is_said_before_anything_is_rented(job: LaunchJob, monkeypatch: pytest.MonkeyPatch) -> None:
     for more, sentence in (
         ({"nodes": 2}, "no folder in common"),
         ({"gpus": 8}, "but of which kind"),

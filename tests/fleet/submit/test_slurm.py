@@ -14,8 +14,8 @@ import pytest
 from slurm_cluster import Cluster, cluster, lacking
 
 from ups_fleet.submit.commands import RefusedError
-from ups_fleet.submit.job import Job, Status
-from ups_fleet.submit.records import Record, note
+from ups_fleet.submit.job import LaunchJob, Status
+from ups_fleet.submit.records import LaunchRecord, note
 from ups_fleet.submit.slurm import Slurm, clock
 
 FAKE = Path(__file__).with_name("fake_ups.py")
@@ -41,20 +41,20 @@ def here(two_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     two_nodes.cancel_all()
 
 
-def job_of(folder: Path, words: str, **more: Any) -> Job:
+def job_of(folder: Path, words: str, **more: Any) -> LaunchJob:
     """A job of the stand-in for `ups run`, in a folder whose name has a blank, a quote and a per cent sign."""
     place = folder / "it's 100% here"
     place.mkdir(parents=True)
     config = place / "config.yaml"
     config.write_text(words.format(folder=folder / "run"))
-    job = Job("tiny-0a1b", "tiny", config, folder / "run", place, python=str(FAKE), inputs=(config,), grace=1)
+    job = LaunchJob("tiny-0a1b", "tiny", config, folder / "run", place, python=str(FAKE), inputs=(config,), grace=1)
     return replace(job, **more)
 
 
-def submitted(job: Job) -> str:
+def submitted(job: LaunchJob) -> str:
     """The number of a job that was submitted and written down, as a launch does it."""
     identity = Slurm().submit(job, Slurm().render(job))
-    note(replace(Record.of(job, "slurm"), identity=identity))
+    note(replace(LaunchRecord.of(job, "slurm"), identity=identity))
     return identity
 
 

@@ -12,8 +12,8 @@ from vast_server import KEY, offer
 from vast_server import Vast as Server
 
 from ups.types import ConfigError, UpsError
-from ups_fleet.submit.job import Job
-from ups_fleet.submit.records import Record, note
+from ups_fleet.submit.job import LaunchJob
+from ups_fleet.submit.records import LaunchRecord, note
 from ups_fleet.submit.vast.client import VastError
 from ups_fleet.submit.vast.engine import Vast
 from ups_fleet.submit.vast.labels import Label
@@ -21,9 +21,9 @@ from ups_fleet.submit.vast.labels import Label
 SOURCE = {"repo": "https://example.org/ups.git", "commit": "c" * 40, "at": ".", "config": "x.yaml", "package": "."}
 
 
-def job_at(folder: Path, **more: Any) -> Job:
+def job_at(folder: Path, **more: Any) -> LaunchJob:
     options = {**SOURCE, **more.pop("options", {})}
-    return Job(
+    return LaunchJob(
         key="advection-0123abcd",
         name="advection",
         config=folder / "x.yaml",
@@ -133,9 +133,9 @@ def test_status_and_logs_are_those_of_vast(vast: Server, tmp_path: Path) -> None
     vast.offers, vast.states = [offer(11, 0.25)], ["running"]
     carrier, _ = engine()
     job = job_at(tmp_path)
-    note(Record.of(job, "vast"))
+    note(LaunchRecord.of(job, "vast"))
     id = carrier.submit(job, "echo")
-    note(replace(Record.of(job, "vast"), identity=id))
+    note(replace(LaunchRecord.of(job, "vast"), identity=id))
     machine = vast.machines[int(id)]
     assert carrier.status(id).sentence == f"machine {id} costs $0.250/h."
     machine.row["log"] = "ups launch: the run begins\nups launch: ended with code 14, left 0 files\n"

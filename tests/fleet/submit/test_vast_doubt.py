@@ -12,8 +12,8 @@ from vast_server import Vast as Server
 from vast_stage import machine_with, record_machine
 
 from ups.types import ConfigError
-from ups_fleet.submit.job import Job
-from ups_fleet.submit.records import Record, all_records, file_of, note
+from ups_fleet.submit.job import LaunchJob
+from ups_fleet.submit.records import LaunchRecord, all_records, file_of, note
 from ups_fleet.submit.registry import forget_if_unknown, status_of, stopped
 from ups_fleet.submit.vast.client import Client, NotOursError, VastError
 from ups_fleet.submit.vast.engine import Vast
@@ -33,9 +33,9 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ups_fleet.submit.vast.engine.LOOK", 0.05)
 
 
-def job_at(folder: Path, **options: Any) -> Job:
+def job_at(folder: Path, **options: Any) -> LaunchJob:
     config, run = folder / "x.yaml", folder / "runs" / "wave"
-    return Job(KEY, "wave", config, run, folder, gpus=1, seconds=7200.0, options=options)
+    return LaunchJob(KEY, "wave", config, run, folder, gpus=1, seconds=7200.0, options=options)
 
 
 def blind(vast: Server, monkeypatch: pytest.MonkeyPatch, *, pages: int = 0, lists: int = 0) -> None:
@@ -110,7 +110,7 @@ def test_a_launch_that_may_have_left_a_machine_says_so_and_keeps_its_record_unti
 ) -> None:
     vast.offers, vast.faults["create"] = vast.offers[:1], ["after 500"]
     blind(vast, monkeypatch, lists=12)
-    record, sentences = Record.of(job_at(tmp_path), "vast"), list[str]()
+    record, sentences = LaunchRecord.of(job_at(tmp_path), "vast"), list[str]()
     note(record)
     with pytest.raises(ConfigError, match="none of 1 machines came; the last"):
         Vast(sentences.append).submit(job_at(tmp_path), "echo")

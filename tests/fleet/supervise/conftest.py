@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ups.verdict import Verdict
-from ups_fleet.supervise.job import Job
-from ups_fleet.supervise.launchers.processes import Processes
+from ups_fleet.supervise.job import RankJob
+from ups_fleet.supervise.launchers.processes import ProcessLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.supervisor import Supervisor
 
@@ -30,8 +30,8 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setattr("ups_fleet.supervise.supervisor.PAUSE", 0.01)
 
     def run(*words: str, ranks: int = 2, limits: dict[str, Any] | None = None, **more: Any) -> Verdict:
-        job = Job(command(*words), ranks=ranks)
-        more = {"launcher": Processes(), "say": lambda _: None, **more}
+        job = RankJob(command(*words), ranks=ranks)
+        more = {"launcher": ProcessLauncher(), "say": lambda _: None, **more}
         return Supervisor(job, tmp_path / "run", Limits(**{**LIMITS, **(limits or {})}), **more).supervise()
 
     return run

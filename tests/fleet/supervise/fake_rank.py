@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
-from ups_fleet.supervise.seat import Seat
+from ups_fleet.supervise.seat import RankContext
 
 SCENARIO, WORD = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -31,12 +31,12 @@ class OutOfMemoryError(RuntimeError):
     """What torch raises."""
 
 
-def folder_of(seat: Seat) -> Path:
+def folder_of(seat: RankContext) -> Path:
     assert seat.run is not None
     return seat.run.folder
 
 
-def act(seat: Seat) -> None:
+def act(seat: RankContext) -> None:
     """The fault, in forward of step 5."""
     first = seat.attempt == 1
     if SCENARIO == "silent":
@@ -74,14 +74,14 @@ def act(seat: Seat) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def echo(seat: Seat) -> None:
+def echo(seat: RankContext) -> None:
     """What the others do: wait in a vote for the last rank and notice, after a while, that it is not there."""
     seat.pulse.beat("vote", op="finish")
     time.sleep(0.3 if SCENARIO in ("raise", "signal", "signal-once", "orphans", "stop-echo") else 100)
     raise LostPeer("a rank is gone or stuck.")
 
 
-def meet(seat: Seat) -> None:
+def meet(seat: RankContext) -> None:
     """A heartbeat to the other ranks, wherever they are; one that has been silent for a second is lost."""
     home = folder_of(seat)
     mark = f"alive-{os.environ['UPS_GROUP']}"
@@ -102,7 +102,7 @@ def start_workers() -> list[int]:
     return [copy, program.pid, int(daemon.stdout)]
 
 
-def train(seat: Seat) -> None:
+def train(seat: RankContext) -> None:
     faulty = SCENARIO not in (
         "ok",
         "abort",
@@ -159,7 +159,7 @@ if SCENARIO == "stubborn":
 elif SCENARIO != "slow":
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
 print(f"rank {RANK} of {WORLD}, attempt {os.environ['UPS_ATTEMPT']}")
-with Seat() as seat:
+with RankContext() as seat:
     seat.pulse.note(min(seat.limit() or 8, 8))
     train(seat)
 if SCENARIO.startswith("abort") and LAST:

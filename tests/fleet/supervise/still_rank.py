@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from ups_fleet.supervise.seat import Seat
+from ups_fleet.supervise.seat import RankContext
 
 KIND, PHASE = sys.argv[1], (sys.argv[2:] or ["judge"])[0]
 RANK = int(os.environ["RANK"])
@@ -17,7 +17,7 @@ LONG = 5.0  # seconds of a healthy phase: some windows
 SPIN = "import time\nend = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
 
 
-def work(seat: Seat) -> None:
+def work(seat: RankContext) -> None:
     """Healthy, each in its own way, and without a beat."""
     assert seat.run is not None
     end = time.monotonic() + LONG
@@ -52,7 +52,7 @@ def work(seat: Seat) -> None:
         exec(SPIN.format(LONG)) if RANK else time.sleep(LONG)
 
 
-def hang(seat: Seat) -> None:
+def hang(seat: RankContext) -> None:
     if KIND == "sleeps" and int(os.environ["WORLD_SIZE"]) - 1 == RANK:
         seat.pulse.beat(PHASE)
         time.sleep(100)
@@ -72,7 +72,7 @@ def hang(seat: Seat) -> None:
 
 if KIND == "early" and RANK == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
-with Seat() as seat:
+with RankContext() as seat:
     seat.pulse.beat(PHASE, 3)
     if KIND in ("sleeps", "prepares", "worker", "early"):
         hang(seat)

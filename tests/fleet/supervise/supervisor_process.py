@@ -6,18 +6,18 @@ import json
 import sys
 from pathlib import Path
 
-from ups_fleet.supervise.job import Job
+from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.launchers.forked import ForkLauncher
 from ups_fleet.supervise.launchers.nodes import Nodes
-from ups_fleet.supervise.launchers.processes import Processes
+from ups_fleet.supervise.launchers.processes import ProcessLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.supervisor import Supervisor
 
 home, job, limits, launcher = sys.argv[1:]
 words = json.loads(job)
-launchers = {"processes": Processes, "forked": ForkLauncher, "nodes": lambda: Nodes(last_call=1, join=30)}
+launchers = {"processes": ProcessLauncher, "forked": ForkLauncher, "nodes": lambda: Nodes(last_call=1, join=30)}
 verdict = Supervisor(
-    Job(**{**words, "command": tuple(words["command"])}),
+    RankJob(**{**words, "command": tuple(words["command"])}),
     Path(home),
     Limits(**json.loads(limits)),
     say=lambda text: print(text, flush=True),

@@ -22,7 +22,7 @@ from ups.types import ConfigError
 from ups.verdict import Ending
 from ups_fleet.running import supervised
 from ups_fleet.supervise.forked_functions import run
-from ups_fleet.supervise.job import NESTED, Job, Start, environment
+from ups_fleet.supervise.job import NESTED, RankJob, RankStart, environment
 from ups_fleet.supervise.launchers.forked import ForkLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.start_dir import StartDir
@@ -100,10 +100,10 @@ def launched(folder: Path, hooks: bool) -> str:
     files, logs = StartDir(folder / "files"), folder / "logs"
     for made in (files.folder, logs):
         made.mkdir()
-    job = Job((sys.executable, "-m", "of_a_rank", str(folder)))
+    job = RankJob((sys.executable, "-m", "of_a_rank", str(folder)))
     launcher = ForkLauncher(lambda: lambda: None) if hooks else ForkLauncher()
     try:
-        launcher.start(Start(job, 1, files, logs, environment(job, 1, files, logs, folder, secrets.token_hex(8))))
+        launcher.start(RankStart(job, 1, files, logs, environment(job, 1, files, logs, folder, secrets.token_hex(8))))
     except ConfigError as error:
         return str(error)
     end = time.monotonic() + 60
@@ -155,13 +155,13 @@ import sys
 import time
 from pathlib import Path
 
-from ups_fleet.supervise.seat import Seat
+from ups_fleet.supervise.seat import RankContext
 
 
 def main(folder):
     copy = "torch" in sys.modules  # which the parent of all has imported
     hangs, step = (folder / "how").read_text().split()
-    with Seat() as seat:
+    with RankContext() as seat:
         seat.pulse.beat("start", int(step))
         if copy or hangs == "always":
             time.sleep(1000)
@@ -185,7 +185,7 @@ def supervised_ranks(folder: Path, how: str) -> tuple[str, int, list[str]]:
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = str(folder)
     said: list[str] = []
-    job = Job((sys.executable, "-m", "still_copy", str(folder)))
+    job = RankJob((sys.executable, "-m", "still_copy", str(folder)))
     verdict = Supervisor(job, folder / "run", Limits(**SHORT), said.append, launcher=ForkLauncher()).supervise()
     return verdict.ending.name, len(verdict.attempts), said
 

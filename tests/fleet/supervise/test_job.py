@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ups.types import ConfigError
-from ups_fleet.supervise.job import Job, Start, debugging
+from ups_fleet.supervise.job import RankJob, RankStart, debugging
 from ups_fleet.supervise.launchers.nodes import Nodes
 from ups_fleet.supervise.network import check_interface, loopback
 from ups_fleet.supervise.start_dir import StartDir
@@ -33,7 +33,7 @@ class Begun(Nodes):
 
     place: Mapping[str, str]
 
-    def begin(self, start: Start, place: Mapping[str, str], first: int, world: int) -> None:  # noqa: ARG002
+    def begin(self, start: RankStart, place: Mapping[str, str], first: int, world: int) -> None:  # noqa: ARG002
         self.place = place
 
 
@@ -41,9 +41,9 @@ class Begun(Nodes):
 def test_ranks_of_several_nodes_talk_on_the_named_interface_or_on_that_to_the_rendezvous(
     tmp_path: Path, named: str, used: str
 ) -> None:
-    job = Job(("rank",), nodes=2, rendezvous="127.0.0.1:4000", interface=named)
+    job = RankJob(("rank",), nodes=2, rendezvous="127.0.0.1:4000", interface=named)
     launcher = Begun()
-    start = Start(job, 1, StartDir(tmp_path), tmp_path, {"UPS_HOME": str(tmp_path)})
+    start = RankStart(job, 1, StartDir(tmp_path), tmp_path, {"UPS_HOME": str(tmp_path)})
     launcher._begin(start, {"group": "g", "first": 0, "world": 2})
     assert launcher.place["GLOO_SOCKET_IFNAME"] == launcher.place["NCCL_SOCKET_IFNAME"] == used
 

@@ -19,7 +19,7 @@ import ups
 import ups_fleet
 from ups.types import ConfigError
 from ups_fleet.doctor import killed_rank
-from ups_fleet.supervise.job import Job, Start, environment
+from ups_fleet.supervise.job import RankJob, RankStart, environment
 from ups_fleet.supervise.launchers import LAUNCHERS, Launcher, launcher_of
 from ups_fleet.supervise.proc import alive, owned
 from ups_fleet.supervise.start_dir import StartDir
@@ -33,13 +33,13 @@ time.sleep(100)
 """
 
 
-def start(folder: Path, launcher: Launcher, code: str, attempt: int = 1) -> Start:
+def start(folder: Path, launcher: Launcher, code: str, attempt: int = 1) -> RankStart:
     """Two ranks that run a piece of Python."""
-    job = Job((sys.executable, "-c", code), ranks=2)
+    job = RankJob((sys.executable, "-c", code), ranks=2)
     files, logs = StartDir(folder / f"files-{attempt}"), folder / f"logs-{attempt}"
     for made in (files.folder, logs):
         made.mkdir()
-    begun = Start(job, attempt, files, logs, environment(job, attempt, files, logs, folder, secrets.token_hex(8)))
+    begun = RankStart(job, attempt, files, logs, environment(job, attempt, files, logs, folder, secrets.token_hex(8)))
     launcher.start(begun)
     return begun
 
@@ -84,12 +84,12 @@ def test_a_killed_rank_is_found_named_and_restarted(tmp_path: Path, name: str) -
 
 
 def test_one_machine_has_plain_processes_and_several_have_a_place_to_meet() -> None:
-    jobs = [Job(("x",)), Job(("x",), ranks=2), Job(("x",), nodes=2, rendezvous="here:1")]
+    jobs = [RankJob(("x",)), RankJob(("x",), ranks=2), RankJob(("x",), nodes=2, rendezvous="here:1")]
     assert [type(launcher_of(job)) for job in jobs] == [LAUNCHERS[name] for name in ("processes", "processes", "nodes")]
     with pytest.raises(ConfigError, match="there is no launcher 'ssh'; the launchers are forked, processes, nodes"):
-        launcher_of(Job(("x",)), "ssh")
+        launcher_of(RankJob(("x",)), "ssh")
     with pytest.raises(ConfigError, match="starts ranks on one machine, not on 2; use nodes"):
-        launcher_of(Job(("x",), nodes=2, rendezvous="here:1"), "processes")
+        launcher_of(RankJob(("x",), nodes=2, rendezvous="here:1"), "processes")
 
 
 @pytest.mark.skipif(not shutil.which("taskset"), reason="the example uses taskset")

@@ -20,7 +20,7 @@ from supervise.test_survival import LIMITS, SUPERVISE, beating, command, start, 
 from ups.files import hold, holder, release
 from ups.types import ConfigError
 from ups.verdict import Ending
-from ups_fleet.supervise.job import Job
+from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.proc import alive, of_run, owned
 from ups_fleet.supervise.start_dir import DRAFT, OLD, SEMAPHORES, StartDir
 from ups_fleet.supervise.supervisor import Supervisor
@@ -58,7 +58,7 @@ def ranks(home: Path) -> list[int]:
 
 
 def supervise(home: Path) -> Ending:
-    return Supervisor(Job(command("ok")), home, say=lambda _: None).supervise().ending
+    return Supervisor(RankJob(command("ok")), home, say=lambda _: None).supervise().ending
 
 
 def test_a_file_is_held_by_its_process_alone_and_for_as_long_as_it_lives(tmp_path: Path) -> None:

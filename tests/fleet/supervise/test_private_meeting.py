@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from ups_fleet.supervise.job import Job, Start, environment
-from ups_fleet.supervise.launchers.processes import Processes
+from ups_fleet.supervise.job import RankJob, RankStart, environment
+from ups_fleet.supervise.launchers.processes import ProcessLauncher
 from ups_fleet.supervise.network import loopback
 from ups_fleet.supervise.start_dir import StartDir
 
@@ -36,12 +36,12 @@ def test_ranks_of_one_machine_meet_in_a_private_folder_and_listen_on_loopback_al
         files = StartDir.create(1)
     finally:
         os.umask(before)
-    launcher, job = Processes(), Job((sys.executable, "-c", RANK), ranks=2)
+    launcher, job = ProcessLauncher(), RankJob((sys.executable, "-c", RANK), ranks=2)
     try:
         env = environment(job, 1, files, tmp_path, tmp_path, secrets.token_hex(8))
         others = [name for _, name in socket.if_nameindex() if name != loopback()]
         env |= {"GLOO_SOCKET_IFNAME": others[0]} if others else {}  # whatever the user's shell says
-        launcher.start(Start(job, 1, files, tmp_path, env))
+        launcher.start(RankStart(job, 1, files, tmp_path, env))
         end = time.monotonic() + 90
         while launcher.poll() is None:
             assert time.monotonic() < end, "the ranks did not meet in time"

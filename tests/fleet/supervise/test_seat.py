@@ -15,8 +15,8 @@ from ups.heartbeat import read
 from ups.rundir import RunDir
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, read_failures
-from ups_fleet.supervise.job import Job, environment
-from ups_fleet.supervise.seat import Seat, write_microbatch
+from ups_fleet.supervise.job import RankJob, environment
+from ups_fleet.supervise.seat import RankContext, write_microbatch
 from ups_fleet.supervise.start_dir import StartDir
 
 
@@ -31,7 +31,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def test_an_exception_becomes_a_record_and_its_code(env: dict[str, str], tmp_path: Path) -> None:
-    seat = Seat(env)
+    seat = RankContext(env)
     seat.pulse.note(4)
     seat.pulse.beat("data", 3)
     with pytest.raises(SystemExit) as left, seat:
@@ -55,7 +55,7 @@ def test_an_exception_becomes_a_record_and_its_code(env: dict[str, str], tmp_pat
 def test_a_lost_peer_is_one_sentence_in_the_log_of_a_rank(
     env: dict[str, str], error: Exception, lines: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit), Seat(env):
+    with pytest.raises(SystemExit), RankContext(env):
         raise error
     assert capfd.readouterr().err.splitlines() == lines
 
@@ -63,7 +63,7 @@ def test_a_lost_peer_is_one_sentence_in_the_log_of_a_rank(
 def test_an_exception_of_its_own_is_a_traceback_in_the_log_of_a_rank(
     env: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit), Seat(env):
+    with pytest.raises(SystemExit), RankContext(env):
         raise ValueError("mine")
     assert "Traceback" in (text := capfd.readouterr().err)
     assert text.endswith("ValueError: mine\n")
@@ -74,7 +74,7 @@ def test_memory_that_ran_out_is_a_traceback_in_the_record_alone(
     env: dict[str, str], tmp_path: Path, error: Exception, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What rank 0 prints is passed on to the terminal, where the supervisor says it in a sentence."""
-    with pytest.raises(SystemExit) as left, Seat(env):
+    with pytest.raises(SystemExit) as left, RankContext(env):
         raise error
     assert left.value.code == Ending.OOM
     assert capfd.readouterr() == ("", "")
@@ -84,7 +84,7 @@ def test_memory_that_ran_out_is_a_traceback_in_the_record_alone(
 
 
 def test_stopping_because_one_was_asked_is_no_failure(env: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as left, Seat(env):
+    with pytest.raises(SystemExit) as left, RankContext(env):
         raise Preempted("saved.")
     assert left.value.code == Ending.PREEMPTED
     assert read_failures(StartDir(tmp_path / "now").failures()) == []
@@ -94,25 +94,25 @@ def test_stopping_because_one_was_asked_is_no_failure(env: dict[str, str], tmp_p
 
 
 def test_only_rank_0_says_that_the_run_succeeded(env: dict[str, str], tmp_path: Path) -> None:
-    with Seat(env) as seat:
+    with RankContext(env) as seat:
         seat.succeed()
     assert not (tmp_path / ".success.json").exists()
-    with Seat({**env, "RANK": "0"}) as seat:
+    with RankContext({**env, "RANK": "0"}) as seat:
         seat.succeed(nrmse=0.1)
     assert json.loads((tmp_path / ".success.json").read_text())["facts"] == {"nrmse": 0.1}
 
 
 def test_the_microbatch_an_earlier_attempt_learnt_is_found(env: dict[str, str], tmp_path: Path) -> None:
-    assert Seat(env).limit() is None
+    assert RankContext(env).limit() is None
     write_microbatch(RunDir(tmp_path), 8)
-    assert Seat(env).limit() == 8
+    assert RankContext(env).limit() == 8
     for wrong in ('"x"', "[1]", "1e400", "-5", "0", "true", "null", "{}"):
         RunDir(tmp_path).ledger.write_text(f'{{"microbatch": {wrong}}}')
-        assert Seat(env).limit() is None
+        assert RankContext(env).limit() is None
 
 
 def test_without_a_supervisor_an_error_is_only_itself() -> None:
-    seat = Seat({})
+    seat = RankContext({})
     seat.pulse.beat("data", 1)
     seat.pulse.note(2)
     seat.succeed()
@@ -132,14 +132,14 @@ def test_without_a_supervisor_an_error_is_only_itself() -> None:
 )
 def test_a_job_that_cannot_be_is_refused_with_a_sentence(words: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        Job(("x",), **words)  # type: ignore[arg-type]
+        RankJob(("x",), **words)  # type: ignore[arg-type]
 
 
 def test_ranks_share_the_cores_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    job = Job(("x",), ranks=1000)
+    job = RankJob(("x",), ranks=1000)
     assert environment(job, 1, StartDir(tmp_path), tmp_path, tmp_path, "t")["OMP_NUM_THREADS"] == "1"
-    told = Job(("x",), env={"OMP_NUM_THREADS": "7"})
+    told = RankJob(("x",), env={"OMP_NUM_THREADS": "7"})
     assert environment(told, 1, StartDir(tmp_path), tmp_path, tmp_path, "t")["OMP_NUM_THREADS"] == "7"
 
 

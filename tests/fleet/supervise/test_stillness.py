@@ -17,9 +17,9 @@ from supervise.test_survival import SUPERVISE
 from ups.heartbeat import Beat
 from ups.verdict import Ending, Verdict
 from ups_fleet.supervise import activity, stillness
-from ups_fleet.supervise.activity import Threads, Work
-from ups_fleet.supervise.job import Job
-from ups_fleet.supervise.launchers.processes import Child, Processes
+from ups_fleet.supervise.activity import ProcessWork, Threads
+from ups_fleet.supervise.job import RankJob
+from ups_fleet.supervise.launchers.processes import ProcessLauncher, RankProcess
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.stays import Stays
 from ups_fleet.supervise.stillness import Stillness
@@ -30,9 +30,9 @@ RANK = Path(__file__).parent / "still_rank.py"
 LIMITS = {"still": 2.0, "start": 100.0, "first": 100.0, "phase": 100.0, "echo": 0.5, "teardown": 5.0, "attempts": 1}
 
 
-def supervise(home: Path, *words: str, ranks: int = 2, launcher: Processes | None = None) -> Verdict:
-    job = Job((sys.executable, str(RANK), *words), ranks=ranks)
-    run = Supervisor(job, home, Limits(**LIMITS), lambda _: None, launcher=launcher or Processes())
+def supervise(home: Path, *words: str, ranks: int = 2, launcher: ProcessLauncher | None = None) -> Verdict:
+    job = RankJob((sys.executable, str(RANK), *words), ranks=ranks)
+    run = Supervisor(job, home, Limits(**LIMITS), lambda _: None, launcher=launcher or ProcessLauncher())
     verdict = run.supervise()
     assert verdict.facts["underlying"] == "HANG"
     assert verdict.attempts[0]["detection"] is None or verdict.attempts[0]["detection"] < 15
@@ -63,10 +63,10 @@ def test_a_stopped_worker_of_a_rank_is_named(tmp_path: Path) -> None:
     assert "is stopped" in verdict.cause
 
 
-class Stopped(Processes):
+class Stopped(ProcessLauncher):
     """The parent of rank 1 is stopped before it has begun anything."""
 
-    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
         if env["RANK"] == "1":
             return subprocess.Popen(["sh", "-c", "kill -STOP $$; sleep 100"], start_new_session=True)
         return super().child(command, env, log)
@@ -94,12 +94,12 @@ class Machine:
     """A machine whose processes do what a test says: rank r is process 100 + r."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.work: dict[int, Work] = {}
+        self.work: dict[int, ProcessWork] = {}
         self.threads: dict[int, Threads] = {}
         self.states: dict[int, str] = {}
         self.waiters: set[int] = set()
         self.stored, self.gpu = 0, False
-        monkeypatch.setattr(activity, "work_of", lambda pid: self.work.get(pid, Work()))
+        monkeypatch.setattr(activity, "work_of", lambda pid: self.work.get(pid, ProcessWork()))
         monkeypatch.setattr(activity, "threads_of", lambda pid: self.threads.get(pid, Threads()))
         monkeypatch.setattr(activity, "storage_bytes", lambda: self.stored)
         monkeypatch.setattr(activity, "lock_waiters", lambda: self.waiters)
@@ -147,7 +147,7 @@ def test_only_who_waits_for_nobody_is_judged(machine: Machine) -> None:
 
 def test_a_peer_at_work_may_be_what_a_rank_waits_for(machine: Machine) -> None:
     def works(second: float) -> None:
-        machine.work[100] = Work(seconds=second)
+        machine.work[100] = ProcessWork(seconds=second)
 
     assert late({0: beat("start"), 1: beat("start")}, then=works) == {}
     assert late({0: beat("idle"), 1: beat("idle")}, then=works) == {}
@@ -157,7 +157,7 @@ def test_a_peer_at_work_may_be_what_a_rank_waits_for(machine: Machine) -> None:
 def test_a_trickle_is_nothing_and_a_stream_is_work(machine: Machine) -> None:
     def moves(seconds: float, moved: int) -> Callable[[float], None]:
         def act(second: float) -> None:
-            machine.work[100] = Work(seconds * second, int(moved * second))
+            machine.work[100] = ProcessWork(seconds * second, int(moved * second))
 
         return act
 
@@ -243,8 +243,8 @@ def test_a_ceiling_holds_only_for_what_was_never_seen() -> None:
 
 
 def test_ranks_teach_the_limits_of_their_next_start(tmp_path: Path) -> None:
-    job = Job((sys.executable, str(RANK), "peer"))
-    run = Supervisor(job, tmp_path, Limits(), lambda _: None, launcher=Processes())
+    job = RankJob((sys.executable, str(RANK), "peer"))
+    run = Supervisor(job, tmp_path, Limits(), lambda _: None, launcher=ProcessLauncher())
     assert run.supervise().ending == Ending.SUCCESS
     stays = Stays(tmp_path / "logs" / "stays-0.json", ranks=1)
     assert 4.5 < stays.longest("judge") < 15

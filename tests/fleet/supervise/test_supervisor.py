@@ -17,9 +17,9 @@ import pytest
 
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict
-from ups_fleet.supervise.job import Job, Start, refuse_nesting
+from ups_fleet.supervise.job import RankJob, RankStart, refuse_nesting
 from ups_fleet.supervise.launchers.launcher import Exit, read_exits
-from ups_fleet.supervise.launchers.processes import Child, Processes
+from ups_fleet.supervise.launchers.processes import ProcessLauncher, RankProcess
 from ups_fleet.supervise.proc import owned, state_of
 from ups_fleet.supervise.supervisor import Supervisor
 
@@ -109,16 +109,16 @@ def test_a_rank_killed_by_a_signal_is_named_and_the_run_goes_on(supervise: Super
     assert verdict.attempts[0]["detection"] < 1.0
 
 
-class Hasty(Processes):
+class Hasty(ProcessLauncher):
     """Like torchrun, ends as soon as one rank has; the first one of its first start has not begun by then."""
 
     starts = 0
 
-    def start(self, start: Start) -> None:
+    def start(self, start: RankStart) -> None:
         self.starts += 1
         super().start(start)
 
-    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
         if env["RANK"] == "0" and self.starts == 1:
             return subprocess.Popen(["sleep", "100"], start_new_session=True)
         return super().child(command, env, log)
@@ -263,7 +263,7 @@ def test_ranks_told_to_stop_by_somebody_else_end_as_preempted(supervise: Supervi
 
 
 def test_a_command_that_cannot_start_says_so(tmp_path: Path) -> None:
-    job = Job(("/no/such/program",))
+    job = RankJob(("/no/such/program",))
     verdict = Supervisor(job, tmp_path / "run", say=lambda _: None).supervise()
     assert (verdict.ending, verdict.rank) == (Ending.CRASH, 0)
     assert "/no/such/program: could not be started" in verdict.traceback

@@ -18,9 +18,9 @@ import pytest
 from ranks import free_port
 from ups.types import ConfigError
 from ups.verdict import Ending
-from ups_fleet.supervise.job import Job
+from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.launchers.nodes import Nodes
-from ups_fleet.supervise.launchers.processes import Processes
+from ups_fleet.supervise.launchers.processes import ProcessLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.proc import alive, owned
 from ups_fleet.supervise.supervisor import Supervisor
@@ -104,7 +104,7 @@ def test_a_run_with_a_living_supervisor_is_not_disturbed(tmp_path: Path) -> None
     try:
         until(beating(tmp_path))
         with pytest.raises(ConfigError, match=f"process {supervisor.pid} is running it"):
-            Supervisor(Job(command("ok")), tmp_path, say=lambda _: None).supervise()
+            Supervisor(RankJob(command("ok")), tmp_path, say=lambda _: None).supervise()
         assert len(owned("UPS_HOME", str(tmp_path))) == 4
     finally:
         supervisor.kill()
@@ -115,7 +115,7 @@ def test_orphans_of_an_earlier_start_are_ended_first(tmp_path: Path) -> None:
     env = {**os.environ, "UPS_HOME": str(tmp_path), "UPS_RUN": str(tmp_path / "gone"), "UPS_TOKEN": "earlier"}
     orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], env=env)
     said: list[str] = []
-    verdict = Supervisor(Job(command("ok")), tmp_path, say=said.append).supervise()
+    verdict = Supervisor(RankJob(command("ok")), tmp_path, say=said.append).supervise()
     assert verdict.ending == Ending.SUCCESS
     assert orphan.wait(timeout=60) == -signal.SIGKILL
     assert f"process {orphan.pid} was left over" in said[0]
@@ -135,7 +135,7 @@ def test_time_in_which_the_supervisor_itself_was_stopped_is_nobodys_silence(tmp_
 
 def test_logs_of_earlier_starts_are_never_overwritten(tmp_path: Path) -> None:
     for _ in range(2):
-        Supervisor(Job(command("ok")), tmp_path, say=lambda _: None).supervise()
+        Supervisor(RankJob(command("ok")), tmp_path, say=lambda _: None).supervise()
     assert [(tmp_path / f"logs/attempt-{n}/rank-0.log").read_text() for n in (1, 2)] == [
         f"rank 0 of 1, attempt {n}\n" for n in (1, 2)
     ]
@@ -143,7 +143,7 @@ def test_logs_of_earlier_starts_are_never_overwritten(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_a_sentence_and_a_code(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where a folder must be")
-    verdict = Supervisor(Job(command("ok")), tmp_path, say=lambda _: None).supervise()
+    verdict = Supervisor(RankJob(command("ok")), tmp_path, say=lambda _: None).supervise()
     assert verdict.ending == Ending.CRASH
     assert "could not be started" in verdict.cause
 
@@ -152,12 +152,12 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         meet = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"{meet}: the port is in use"):
-            Supervisor(Job(command("ok"), nodes=2, rendezvous=meet), tmp_path).supervise()
+            Supervisor(RankJob(command("ok"), nodes=2, rendezvous=meet), tmp_path).supervise()
 
 
 def test_a_supervisor_leaves_the_meeting_point_to_the_next_one(tmp_path: Path) -> None:
     """As under --forever, which supervises again in the same process."""
-    job = Job(command("ok"), ranks=1, nodes=2, least=1, rendezvous=f"127.0.0.1:{free_port()}")
+    job = RankJob(command("ok"), ranks=1, nodes=2, least=1, rendezvous=f"127.0.0.1:{free_port()}")
     for _ in range(2):
         supervisor = Supervisor(job, tmp_path, Limits(**LIMITS), lambda _: None, launcher=Nodes(last_call=0.2, join=30))
         assert supervisor.supervise().ending == Ending.SUCCESS
@@ -167,8 +167,8 @@ def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path) -> None:
     def closed(_: str) -> None:
         raise BrokenPipeError
 
-    job, limits = Job(command("signal-once", "KILL"), ranks=2), Limits(**LIMITS)
-    verdict = Supervisor(job, tmp_path, limits, say=closed, launcher=Processes()).supervise()
+    job, limits = RankJob(command("signal-once", "KILL"), ranks=2), Limits(**LIMITS)
+    verdict = Supervisor(job, tmp_path, limits, say=closed, launcher=ProcessLauncher()).supervise()
     assert (verdict.ending, len(verdict.attempts)) == (Ending.SUCCESS, 2)
 
 

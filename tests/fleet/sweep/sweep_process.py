@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ups_fleet.sweep.axes import Point
+from ups_fleet.sweep.axes import SweepPoint
 from ups_fleet.sweep.devices import Slot
 from ups_fleet.sweep.queue import Listed
 from ups_fleet.sweep.sweep import Sweep
@@ -15,9 +15,9 @@ FAKE = Path(__file__).with_name("fake_run.py")
 
 def fake_sweep(folder: Path, template: Path, kinds: list[str], slots: int = 2) -> Sweep:
     """Points named by their number and kind; each becomes a copy of the run in `template`."""
-    points = [Point(f"{number}-{kind}", (("kind", kind),)) for number, kind in enumerate(kinds)]
+    points = [SweepPoint(f"{number}-{kind}", (("kind", kind),)) for number, kind in enumerate(kinds)]
 
-    def command(point: Point, slot: Slot, data_from: Path | None) -> list[str]:  # noqa: ARG001
+    def command(point: SweepPoint, slot: Slot, data_from: Path | None) -> list[str]:  # noqa: ARG001
         return [sys.executable, "-S", str(FAKE), str(folder / point.name), point.name.split("-")[1], str(template)]
 
     places = [Slot("", (("OMP_NUM_THREADS", "3"),))] * slots

@@ -16,7 +16,7 @@ from ups.types import ConfigError, DataError
 from ups_fleet.run_folders.errors import TaskError
 from ups_fleet.run_folders.state import RunState
 from ups_fleet.run_folders.validation import Validation, validation_of
-from ups_fleet.sweep.axes import Point, axes_of, drawn, grid, points_of, safe, short_names, split
+from ups_fleet.sweep.axes import SweepPoint, axes_of, drawn, grid, points_of, safe, short_names, split
 from ups_fleet.sweep.devices import slots_of
 from ups_fleet.sweep.summary import Settings, choice_of, recorded, remember, sentences_of, settings_of, table_of
 
@@ -25,7 +25,7 @@ def test_a_grid_has_every_combination_once_with_names_that_last() -> None:
     axes = axes_of(["operator.train.lr=1e-3,3e-3", "model.operator.size=tiny,small"])
     points = points_of(grid(axes), [0, 1])
     assert len(points) == 8
-    assert points[0] == Point(
+    assert points[0] == SweepPoint(
         "lr-1e-3_size-tiny_seed-0", (("operator.train.lr", "1e-3"), ("model.operator.size", "tiny")), 0
     )
     assert points[-1].flags == {"operator.train.lr": "3e-3", "model.operator.size": "small", "seed": "1"}

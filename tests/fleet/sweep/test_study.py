@@ -14,13 +14,13 @@ from ups.types import ConfigError, DataError  # noqa: E402
 from ups_fleet.run_folders.errors import TaskError  # noqa: E402
 from ups_fleet.run_folders.state import RunState  # noqa: E402
 from ups_fleet.run_folders.validation import Validation  # noqa: E402
-from ups_fleet.sweep.axes import Point, axes_of  # noqa: E402
+from ups_fleet.sweep.axes import SweepPoint, axes_of  # noqa: E402
 from ups_fleet.sweep.study import Study, require  # noqa: E402
 
 AXES = axes_of(["lr=log:1e-4..1e-1", "size=tiny,small"])
 
 
-def outcome(point: Point, folder: Path) -> RunState:
+def outcome(point: SweepPoint, folder: Path) -> RunState:
     """A run whose validation error is least at lr = 1e-2, and whose test error says the contrary."""
     error = abs(math.log10(float(point.flags["lr"])) + 2) + (0.5 if point.flags["size"] == "tiny" else 0.0)
     errors = {"a": TaskError("a", -error, -error, -error, 8, "A")}

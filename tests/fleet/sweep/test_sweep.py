@@ -12,7 +12,7 @@ import pytest
 
 from memory_runs import begun, finished
 from ups.presence import HeldError, hold, release
-from ups.run.journal import Journal
+from ups.run.journal import PhaseJournal
 from ups.rundir import RunDir
 from ups_fleet.run_folders.runs import runs_in
 from ups_fleet.run_folders.state import state_of
@@ -101,7 +101,7 @@ def test_runs_of_the_same_data_wait_until_the_first_has_made_them_and_are_told_w
     assert first is not None
     assert first.name == "0-good"
     assert sweep._next() is None
-    journal = Journal(RunDir(tmp_path / "0-good").journal)
+    journal = PhaseJournal(RunDir(tmp_path / "0-good").journal)
     (tmp_path / "0-good").mkdir()
     with journal("data"):
         assert sweep._next() is None

@@ -20,7 +20,7 @@ from ups_fleet.fetch.fetch import plan
 from ups_fleet.fetch.patience import UnreachableError
 from ups_fleet.sync import push, restore
 from ups_fleet.sync.courier import one_pass
-from ups_fleet.sync.push import Receipt, receipt_of
+from ups_fleet.sync.push import CopyReceipt, receipt_of
 from ups_fleet.sync.remote_run import RemoteRun
 
 
@@ -73,7 +73,7 @@ def a_run(folder: Path) -> RunDir:
 
 def test_a_run_goes_to_s3_and_comes_back(bucket: str, tmp_path: Path) -> None:
     run = a_run(tmp_path)
-    assert one_pass(run, bucket), Receipt.read(receipt_of(run)).trouble
+    assert one_pass(run, bucket), CopyReceipt.read(receipt_of(run)).trouble
     content = run.artifact("simulator").read_bytes()
     shutil.rmtree(run.folder)
     restore.remember(run, restore.prepare(bucket, run.folder, lambda _: None, resume=True, overwrite=False))

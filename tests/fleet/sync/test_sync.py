@@ -27,7 +27,7 @@ from ups.types import ConfigError, DataError
 from ups_fleet.fetch.patience import UnreachableError
 from ups_fleet.sync import delivery, push, remote_run, restore
 from ups_fleet.sync.courier import RunCopier, couriers_of, one_pass
-from ups_fleet.sync.push import Receipt, receipt_of
+from ups_fleet.sync.push import CopyReceipt, receipt_of
 from ups_fleet.sync.remote_run import Manifest, RemoteRun
 from ups_fleet.sync.snapshot import entries
 
@@ -80,7 +80,7 @@ def test_what_is_final_is_copied_and_secrets_are_not(tmp_path: Path) -> None:
     there = [path for path in (tmp_path / "bucket").rglob("*") if path.is_file()]
     assert len(there) == len(second.files) + 1  # what the first manifest alone named is gone
     assert "planted" not in "".join(path.read_text() for path in there)
-    assert Receipt.read(receipt_of(run)).verdict == sha256(run.verdict)
+    assert CopyReceipt.read(receipt_of(run)).verdict == sha256(run.verdict)
 
 
 def test_a_pass_that_is_cut_leaves_the_copy_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,11 +197,11 @@ def test_failures_of_the_store_are_retried_and_told(tmp_path: Path, monkeypatch:
     place.write_text("not a folder")
     copying = RunCopier(run, url)
     assert not copying.look(0.0)
-    assert Receipt.read(receipt_of(run)).trouble
+    assert CopyReceipt.read(receipt_of(run)).trouble
     assert not copying.look(copying.due - 1.0)  # not before its time
     place.unlink()
     assert copying.look(copying.due + 1.0)
-    assert Receipt.read(receipt_of(run)).trouble == ""
+    assert CopyReceipt.read(receipt_of(run)).trouble == ""
     assert copying.look(copying.due + 2.0)
     said: list[str] = []
     monkeypatch.setattr(delivery, "WAIT", 0.5)
@@ -265,15 +265,15 @@ def test_a_courier_that_a_killed_supervisor_has_left_ends_when_the_run_is_resume
     owner.wait()
     assert len(couriers_of(run.folder)) == 2, "they do not die with it"
     hanging.unlink()
-    receipt = Receipt.read(receipt_of(run))
+    receipt = CopyReceipt.read(receipt_of(run))
     receipt.add("published just before it was killed")
     receipt.write(receipt_of(run))
     restore.remember(run, seen)  # as the run that is resumed does, once it holds the folder
     assert couriers_of(run.folder) == []
     other.join(60)
     assert ended == [True]
-    assert {"published just before it was killed", seen} < set(Receipt.read(receipt_of(run)).sums)
-    assert one_pass(run, url), Receipt.read(receipt_of(run)).trouble
+    assert {"published just before it was killed", seen} < set(CopyReceipt.read(receipt_of(run)).sums)
+    assert one_pass(run, url), CopyReceipt.read(receipt_of(run)).trouble
     manifest = remote.manifest()
     assert manifest is not None
     assert manifest.files["verdict.json"]["sha256"] == sha256(run.verdict)
@@ -345,7 +345,7 @@ def test_a_hung_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     began = time.monotonic()
     assert not one_pass(run, (tmp_path / "bucket").as_uri())
     assert time.monotonic() - began < 50
-    assert "nothing was sent" in Receipt.read(receipt_of(run)).trouble
+    assert "nothing was sent" in CopyReceipt.read(receipt_of(run)).trouble
 
 
 def test_a_store_that_says_nothing_is_not_waited_for_before_a_run_begins(

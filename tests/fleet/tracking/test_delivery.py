@@ -21,7 +21,7 @@ from ups.rundir import RunDir
 from ups.types import DataError
 from ups.verdict import Ending
 from ups_fleet.tracking import TrackingConfig, TroubleWatch, deliver, deliver_by_the_way, deliveries, mirrored
-from ups_fleet.tracking.mirror import Receipt
+from ups_fleet.tracking.mirror import MirrorReceipt
 
 # A library that behaves as the file `behaviour` in the run's folder says, and writes what it is told to `told` there.
 LIBRARY = """
@@ -319,13 +319,13 @@ def test_what_troubles_a_mirror_is_said_once_while_the_run_goes_on(
 ) -> None:
     said: list[str] = []
     run = made_up(tmp_path / "run", ["csv", "wandb"])
-    Receipt(trouble="of an earlier start").write(run.tracking("csv.json"))
+    MirrorReceipt(trouble="of an earlier start").write(run.tracking("csv.json"))
     os.utime(run.tracking("csv.json"), (1, 1))
     monkeypatch.setattr("ups_fleet.tracking.delivery.LOOK", 0.0)
     watch = TroubleWatch(run.folder, TrackingConfig(to=("csv", "wandb")), said.append)
     watch()
     assert said == []
-    Receipt(trouble="OSError: [Errno 28] No space left on device").write(run.tracking("wandb.json"))
+    MirrorReceipt(trouble="OSError: [Errno 28] No space left on device").write(run.tracking("wandb.json"))
     os.utime(run.tracking("wandb.json"))  # some clocks of file systems are behind
     for _ in range(3):
         watch()
@@ -355,7 +355,7 @@ def test_a_mirror_whose_own_disk_is_full_never_says_that_it_has_everything(
         with mirrored(run.folder, TrackingConfig(to=(name,), wait=20.0), said.append):
             log(run, range(1, 6000))
             for step in range(6000, 6240):  # as a run goes on
-                if Receipt.read(run.tracking(f"{name}.json")).trouble:
+                if MirrorReceipt.read(run.tracking(f"{name}.json")).trouble:
                     break
                 log(run, [step])
                 time.sleep(1.0)

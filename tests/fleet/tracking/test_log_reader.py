@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shown_runs import log, made_up
 
-from ups_fleet.tracking.log_reader import LogReader, Overruled, Row, holding_rows, whole_lines
+from ups_fleet.tracking.log_reader import LogReader, LogRow, Overruled, holding_rows, whole_lines
 
 
 def test_lines_come_once_whole_and_from_any_place(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_lines_come_once_whole_and_from_any_place(tmp_path: Path) -> None:
     assert whole_lines(tmp_path / "none") == 0
 
 
-def held(path: Path) -> list[Row]:
+def held(path: Path) -> list[LogRow]:
     overruled, rows = Overruled(), list(LogReader(path).all())
     for row in rows:
         overruled.add(row)

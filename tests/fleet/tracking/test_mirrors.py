@@ -23,8 +23,8 @@ from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending
 from ups_fleet.tracking import MIRRORS, Mirror, TrackingConfig, feed, require
-from ups_fleet.tracking.log_reader import LogReader, Row
-from ups_fleet.tracking.mirror import Conclusion, RunFacts
+from ups_fleet.tracking.log_reader import LogReader, LogRow
+from ups_fleet.tracking.mirror import RunEnding, RunFacts
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto-add-a-tracker.md"
 READERS: dict[str, Callable[[Path], Shown]] = {
@@ -58,7 +58,7 @@ def feed_here(folder: Path, name: str, killed: bool) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if killed:
 
-        def send_and_die(mirror: Mirror, _: LogReader, rows: list[Row], *__: object) -> None:
+        def send_and_die(mirror: Mirror, _: LogReader, rows: list[LogRow], *__: object) -> None:
             mirror.send(rows)
             os.killpg(0, signal.SIGKILL)
 
@@ -162,7 +162,7 @@ def test_the_mirror_of_the_page_works_as_it_is_written(tmp_path: Path) -> None:
         mirror = kind(RunFacts.read(run.folder, 0))
         mirror.open()
         mirror.send(LogReader(run.metrics).read())
-        mirror.close(Conclusion.of(RunDir(run.folder)))
+        mirror.close(RunEnding.of(RunDir(run.folder)))
     with sqlite3.connect(run.folder / "metrics.sqlite") as database:
         rows = database.execute("SELECT step, value FROM metrics WHERE name = 'codec/loss' ORDER BY step").fetchall()
         assert rows == curve([1, 2, 3])

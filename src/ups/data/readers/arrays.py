@@ -17,7 +17,7 @@ import numpy as np
 
 from ups.data.axes import dates_as_numbers
 from ups.data.sample_blocks import side_by_side
-from ups.data.source import Facts, Source, check_frame
+from ups.data.source import Source, SourceFacts, check_frame
 from ups.definition import CHANNEL, SAMPLE, TIME
 from ups.types import Array, DataError, Params
 
@@ -87,7 +87,7 @@ def is_small(shape: tuple[int, ...]) -> bool:
     return sum(n > 1 for n in shape) <= 1 and max(shape, default=1) <= SMALL
 
 
-class Store(ABC):
+class ArrayStore(ABC):
     """The arrays of one file. It may be pickled, used after a fork and read by several threads at once."""
 
     def __init__(self, path: Path) -> None:
@@ -171,8 +171,8 @@ class ArraySource(ColumnSource):
 
     def __init__(
         self,
-        store: Store,
-        facts: Facts,
+        store: ArrayStore,
+        facts: SourceFacts,
         columns: Columns,
         fields: tuple[Variable, ...],
         inputs: tuple[Variable, ...],

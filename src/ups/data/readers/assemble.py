@@ -25,10 +25,10 @@ from ups.data.readers.array_dims import (
     named_inputs,
     renamed,
 )
-from ups.data.readers.arrays import ARRAY, OFFERED, ArraySource, Columns, Store, Variable, naming_fault, plain
+from ups.data.readers.arrays import ARRAY, OFFERED, ArraySource, ArrayStore, Columns, Variable, naming_fault, plain
 from ups.data.readers.attributes import stated_beside
 from ups.data.readers.points import check_points
-from ups.data.source import Facts, Remarks, Source, numbered
+from ups.data.source import Remarks, Source, SourceFacts, numbered
 from ups.data.units import stated
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
 from ups.types import ARRAYS, Array, DataError, Param, Storage, TaskSpec
@@ -48,7 +48,9 @@ class Parts:
     input_groups: dict[str, tuple[str, ...]]
 
 
-def open_arrays(store: Store, variables: Sequence[Variable], definition: Definition, *, named: bool = False) -> Source:
+def open_arrays(
+    store: ArrayStore, variables: Sequence[Variable], definition: Definition, *, named: bool = False
+) -> Source:
     """A source over the arrays of a file; `named` says that the file names their axes, otherwise the task does."""
     path, remarks = store.path, Remarks()
     known = renamed(variables, definition)
@@ -94,7 +96,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
         mask=_mask(parts, definition),
         axes=space,
     )
-    facts = Facts(
+    facts = SourceFacts(
         task=spec,
         params={name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()},
         domain=domain,
@@ -130,7 +132,9 @@ def _spacing(
     return dt
 
 
-def _offered(store: Store, variables: Sequence[Variable], taken: Collection[str], remarks: Remarks) -> dict[str, float]:
+def _offered(
+    store: ArrayStore, variables: Sequence[Variable], taken: Collection[str], remarks: Remarks
+) -> dict[str, float]:
     """The numbers that are parameters where they are asked for, by name; of two of one name the first."""
     first: dict[str, tuple[Variable, float]] = {}
     for v in (v for v in variables if v.kind == OFFERED and v.name not in taken):
@@ -167,7 +171,7 @@ def param_of(name: str, values: Sequence[Any] | Array) -> Param:
     return Param(name, plain(values[0]), "stated in the file", choices=words, encoded=bool(words))
 
 
-def _sorted(store: Store, variables: Sequence[Variable], definition: Definition, remarks: Remarks) -> Parts:
+def _sorted(store: ArrayStore, variables: Sequence[Variable], definition: Definition, remarks: Remarks) -> Parts:
     """Predicted is what has space and time, given what has space alone, a parameter what has neither."""
     path, axes = store.path, {name for v in variables for name in v.dims} - {SAMPLE, TIME, CHANNEL, ""}
     parts = Parts([], [], [], {}, {}, {})
@@ -238,7 +242,7 @@ def _coordinates(
     return pairs
 
 
-def _numbers_samples(store: Store, v: Variable) -> bool:
+def _numbers_samples(store: ArrayStore, v: Variable) -> bool:
     """Whether an array called like the axis of samples counts them or names them. By a whole word: whole numbers, or
     words. By a letter, as parameters are too: one whole number after the other, or words that differ."""
     real = {name for name in v.dims if name}
@@ -322,7 +326,7 @@ def _sizes(path: Path, variables: Sequence[Variable]) -> dict[str, int]:
     return {name: n for name, (n, _) in sizes.items()}
 
 
-def _whole(store: Store, v: Variable) -> Array:
+def _whole(store: ArrayStore, v: Variable) -> Array:
     """A small variable, its meaningless axes dropped, time after sample."""
     values = _content(store, v)
     real = [name for name in v.dims if name]
@@ -333,13 +337,13 @@ def _whole(store: Store, v: Variable) -> Array:
     return values.astype(values.dtype.newbyteorder("=")) if plainly else v.decoded(values)
 
 
-def _content(store: Store, v: Variable) -> Array:
+def _content(store: ArrayStore, v: Variable) -> Array:
     """All of a variable but its meaningless axes."""
     where = tuple(slice(None) if name else 0 for name in v.dims)
     return store.read(v.key, where) if v.content is None else v.content[where]
 
 
-def _column(store: Store, v: Variable) -> Array:
+def _column(store: ArrayStore, v: Variable) -> Array:
     """A parameter: one value, or one per sample."""
     values = np.atleast_1d(_content(store, v))
     if v.is_number:

@@ -12,7 +12,7 @@ import numpy as np
 from ups.data.hdf5 import Handle, mapped, naming_damage, open_file, values_at
 from ups.data.hdf5_safety import check_data_set
 from ups.data.joined import LABELS, Joined
-from ups.data.readers.arrays import OFFERED, PARAMETER, Store, Variable, Where, is_small
+from ups.data.readers.arrays import OFFERED, PARAMETER, ArrayStore, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.readers.attributes import number, numbers_of, offered
 from ups.data.readers.hdf5_groups import each_a_trajectory, grouped, slashes
@@ -22,7 +22,7 @@ from ups.later import h5py
 from ups.types import Array, TaskSpec, few
 
 
-class Hdf5Store(Store):
+class Hdf5Store(ArrayStore):
     """The data sets of one file, or of a `group` of it; stores of one file may share a `handle`. `backwards`: the axes
     of each are seen in the other order, as MATLAB's are."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.hdf5 import flavour, naming_damage, open_file
-from ups.data.readers.arrays import Kept, Store, Variable, Where, naming_fault
+from ups.data.readers.arrays import ArrayStore, Kept, Variable, Where, naming_fault
 from ups.data.readers.assemble import complex_values, open_arrays
 from ups.data.readers.hdf5_arrays import Hdf5Store, is_complex, small
 from ups.data.source import Reader, Source, check_claim
@@ -31,7 +31,7 @@ CLASSES = {
 }
 
 
-class MatlabStore(Store):
+class MatlabStore(ArrayStore):
     """The arrays of a file up to version 7, which are compressed: each is kept in memory once read."""
 
     def read(self, key: str, where: Where) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.readers.arrays import PARAMETER, Store, Variable, Where, is_small
+from ups.data.readers.arrays import PARAMETER, ArrayStore, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Source
 from ups.definition import Definition
@@ -18,7 +18,7 @@ from ups.types import Array, ConfigError
 WHERE = Path("the data")  # what a sentence calls them
 
 
-class MemoryStore(Store):
+class MemoryStore(ArrayStore):
     """Arrays by name."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:

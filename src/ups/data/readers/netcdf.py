@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ups.data.hdf5 import NETCDF, flavour, naming_damage, open_file
-from ups.data.readers.arrays import DAMAGE, Store, Variable, Where
+from ups.data.readers.arrays import DAMAGE, ArrayStore, Variable, Where
 from ups.data.readers.assemble import open_arrays
 from ups.data.readers.attributes import numbers_of, offered
 from ups.data.readers.hdf5_arrays import Hdf5Store, readable, small, word
-from ups.data.readers.netcdf3 import MAGIC, Place, places
+from ups.data.readers.netcdf3 import MAGIC, NetcdfVariable, places
 from ups.data.source import Reader, Source
 from ups.definition import Definition
 from ups.files import starts_with
@@ -29,10 +29,10 @@ DIMENSIONS = ("DIMENSION_LIST", "DIMENSION_LABELS")
 BARE = "This is a netCDF dimension but not a netCDF variable"
 
 
-class ClassicStore(Store):
+class ClassicStore(ArrayStore):
     """The variables of a netCDF 3 file, mapped anew at each read."""
 
-    def __init__(self, path: Path, places: Mapping[str, Place]) -> None:
+    def __init__(self, path: Path, places: Mapping[str, NetcdfVariable]) -> None:
         super().__init__(path)
         self._places = dict(places)
 

@@ -18,7 +18,7 @@ TYPES = {1: "i1", 2: "S1", 3: ">i2", 4: ">i4", 5: ">f4", 6: ">f8", 7: "u1", 8: "
 
 
 @dataclass(frozen=True)
-class Place:
+class NetcdfVariable:
     """A variable: the names of its dimensions, its attributes, and where its numbers lie in the file."""
 
     dims: tuple[str, ...]
@@ -73,7 +73,7 @@ class _Reader:
         return result
 
 
-def places(path: Path) -> tuple[dict[str, Place], dict[str, Any]]:
+def places(path: Path) -> tuple[dict[str, NetcdfVariable], dict[str, Any]]:
     """The variables of a file by name, and its attributes; ValueError or struct.error where it is damaged."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader, size = _Reader(data), len(data)
@@ -90,7 +90,7 @@ def places(path: Path) -> tuple[dict[str, Place], dict[str, Any]]:
     return _placed(variables, max(records, 0), size), whole
 
 
-def _placed(variables: Mapping[str, Any], records: int, size: int) -> dict[str, Place]:
+def _placed(variables: Mapping[str, Any], records: int, size: int) -> dict[str, NetcdfVariable]:
     """Records of all variables that have any lie one after the other; other variables lie in one piece."""
     recorded = {name: v for name, v in variables.items() if v[0] and v[0][0][1] == 0}
     sizes = {name: v[2].itemsize * math.prod(n for _, n in v[0][1:]) for name, v in recorded.items()}
@@ -100,7 +100,7 @@ def _placed(variables: Mapping[str, Any], records: int, size: int) -> dict[str, 
         shape = tuple(n or records for _, n in axes)
         strides = [dtype.itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape))]
         strides = [step, *strides[1:]] if name in recorded else strides
-        place = Place(tuple(d for d, _ in axes), attributes, start, shape, tuple(strides), dtype)
+        place = NetcdfVariable(tuple(d for d, _ in axes), attributes, start, shape, tuple(strides), dtype)
         if place.end > size:
             raise ValueError(f"{name} ends beyond the file")
         result[name] = place

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.readers.array_dims import VALUES
-from ups.data.readers.arrays import APART, DAMAGE, Kept, Store, Variable, Where, is_small
+from ups.data.readers.arrays import APART, DAMAGE, ArrayStore, Kept, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
@@ -28,7 +28,7 @@ BROKEN = (*DAMAGE, zipfile.BadZipFile, struct.error, zlib.error, tokenize.TokenE
 
 
 @dataclass(frozen=True)
-class Member:
+class NumpyMember:
     """An array in a file: where its bytes begin (None: they are compressed), and how they are laid out."""
 
     name: str
@@ -43,10 +43,10 @@ class Member:
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-class NumpyStore(Store):
+class NumpyStore(ArrayStore):
     """The arrays of one file by name. No file stays open: each read maps it anew."""
 
-    def __init__(self, path: Path, members: Mapping[str, Member]) -> None:
+    def __init__(self, path: Path, members: Mapping[str, NumpyMember]) -> None:
         super().__init__(path)
         self._members = dict(members)
 
@@ -65,7 +65,7 @@ class NumpyStore(Store):
         whole = np.memmap(self.path, member.dtype, "r", member.start, member.shape, "F" if member.fortran else "C")
         return np.array(whole[where])
 
-    def _unpacked(self, member: Member) -> Array:
+    def _unpacked(self, member: NumpyMember) -> Array:
         with zipfile.ZipFile(self.path) as archive, archive.open(f"{member.name}.npy") as stream:
             values: Array = np.lib.format.read_array(stream, allow_pickle=False)
         return values
@@ -97,7 +97,7 @@ def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition
     )
 
 
-def _npy(path: Path) -> dict[str, Member]:
+def _npy(path: Path) -> dict[str, NumpyMember]:
     with path.open("rb") as file:
         member = _header(VALUES, file, None)
         start = file.tell()
@@ -105,7 +105,7 @@ def _npy(path: Path) -> dict[str, Member]:
     return {VALUES: replace(member, start=start)}
 
 
-def _npz(path: Path) -> dict[str, Member]:
+def _npz(path: Path) -> dict[str, NumpyMember]:
     members, claimed = {}, 0
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         for info in archive.infolist():
@@ -127,7 +127,7 @@ def _npz(path: Path) -> dict[str, Member]:
     return members
 
 
-def _with_content(member: Member, stream: Any) -> Member:
+def _with_content(member: NumpyMember, stream: Any) -> NumpyMember:
     """The member with the numbers that follow its header, if they are few."""
     if not is_small(member.shape) or member.dtype.hasobject:
         return member
@@ -135,18 +135,18 @@ def _with_content(member: Member, stream: Any) -> Member:
     return replace(member, content=np.frombuffer(raw, member.dtype).reshape(member.shape))
 
 
-def _check_whole(path: Path, member: Member, start: int, size: int) -> None:
+def _check_whole(path: Path, member: NumpyMember, start: int, size: int) -> None:
     if start + member.nbytes > size:
         raise DataError(f"{path}: is truncated, its end is missing; fetch or write it again.")
 
 
-def _header(name: str, stream: Any, start: int | None) -> Member:
+def _header(name: str, stream: Any, start: int | None) -> NumpyMember:
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)
     if any(n < 0 for n in shape):
         raise ValueError("an axis of a negative length")
-    return Member(name, start, shape, dtype, fortran)
+    return NumpyMember(name, start, shape, dtype, fortran)
 
 
 READER = Reader(is_numpy, open_numpy, suffixes=(".npz", ".npy"))

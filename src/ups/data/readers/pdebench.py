@@ -17,7 +17,7 @@ from ups.data.layouts import VARYING
 from ups.data.readers.hdf5_arrays import open_hdf5_arrays
 from ups.data.readers.pdebench_names import config_leaves, identify, match_name, resolve
 from ups.data.sample_blocks import side_by_side
-from ups.data.source import Facts, Reader, Remarks, Source, is_uniform, numbered
+from ups.data.source import Reader, Remarks, Source, SourceFacts, is_uniform, numbered
 from ups.definition import Definition
 from ups.later import h5py
 from ups.parsing import parse_json
@@ -40,7 +40,7 @@ class Survey:
 class PDEBenchSource(Hdf5Source):
     """A file of one PDEBench layout; the subclasses say where a sample lies in it."""
 
-    def __init__(self, path: Path, facts: Facts, varying: Mapping[str, Array] | None = None) -> None:
+    def __init__(self, path: Path, facts: SourceFacts, varying: Mapping[str, Array] | None = None) -> None:
         """`varying`: parameters that differ from sample to sample, `(N,)` each."""
         super().__init__(path, facts)
         self._varying = {name: values.tolist() for name, values in (varying or {}).items()}
@@ -268,7 +268,7 @@ def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definit
     resolution = named.stated.get("resolution")
     if resolution is not None and float(resolution) != survey.shape[0]:
         remarks.notes.append(f"the file name says {resolution} cells per axis, there are {survey.shape[0]}")
-    facts = Facts(spec, params, domain, times, survey.ids, tuple(remarks.notes), tuple(remarks.problems))
+    facts = SourceFacts(spec, params, domain, times, survey.ids, tuple(remarks.notes), tuple(remarks.problems))
     return layout(path, facts, varying)
 
 

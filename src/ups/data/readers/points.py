@@ -8,7 +8,7 @@ import numpy as np
 
 from ups.data.axes import TO_GRID
 from ups.data.neighbours import COORDINATES, POSITIONS, is_line
-from ups.data.readers.arrays import Store, Variable
+from ups.data.readers.arrays import ArrayStore, Variable
 from ups.types import Array, DataError
 
 TABLES = (*POSITIONS, "points", "nodes", "vertices", "mesh_pos", "centroids", "centers", "centres")
@@ -19,7 +19,7 @@ MESHES = (
 
 
 def check_points(
-    store: Store,
+    store: ArrayStore,
     variables: Sequence[Variable],
     space: Sequence[str],
     sizes: Mapping[str, int],
@@ -46,7 +46,11 @@ def check_points(
 
 
 def _check_curved(
-    store: Store, variables: Sequence[Variable], space: Sequence[str], sizes: Mapping[str, int], placed: Collection[str]
+    store: ArrayStore,
+    variables: Sequence[Variable],
+    space: Sequence[str],
+    sizes: Mapping[str, int],
+    placed: Collection[str],
 ) -> None:
     """DataError for coordinates of each cell of a grid that is bent, and of whose axes nothing else says the place."""
     shape = [sizes[name] for name in space]
@@ -70,12 +74,12 @@ def _long(v: Variable) -> list[int]:
     return [n for n in v.shape if n != 1]
 
 
-def _all(store: Store, v: Variable) -> Array:
+def _all(store: ArrayStore, v: Variable) -> Array:
     whole = store.read(v.key, (slice(None),) * len(v.shape)) if v.content is None else v.content
     return v.decoded(whole).astype(np.float64)
 
 
-def _columns(store: Store, v: Variable, cells: int) -> Array:
+def _columns(store: ArrayStore, v: Variable, cells: int) -> Array:
     """`(cells, D)`, as which or as whose transpose a table is stored."""
     table = _all(store, v).reshape(_long(v))
     return table if len(table) == cells else table.T

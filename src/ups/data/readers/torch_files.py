@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.readers.array_dims import VALUES
-from ups.data.readers.arrays import APART, DAMAGE, Kept, Store, Variable, Where, is_small
+from ups.data.readers.arrays import APART, DAMAGE, ArrayStore, Kept, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
@@ -23,7 +23,7 @@ from ups.types import Array, DataError, TaskSpec
 SUFFIXES = (".pt", ".pth")
 
 
-class TorchStore(Store):
+class TorchStore(ArrayStore):
     """The tensors of one file; few files stay mapped at a time."""
 
     def read(self, key: str, where: Where) -> Array:

@@ -18,7 +18,7 @@ from ups.data.readers.arrays import Columns, ColumnSource, plain
 from ups.data.readers.assemble import param_of
 from ups.data.readers.well_header import StoredField
 from ups.data.sample_blocks import side_by_side
-from ups.data.source import Facts, Reader, Remarks, Source, numbered
+from ups.data.source import Reader, Remarks, Source, SourceFacts, numbered
 from ups.definition import Definition
 from ups.parsing import parse_json
 from ups.types import Array, DataError, Domain, Field, Storage, TaskSpec
@@ -32,7 +32,7 @@ class WellSource(ColumnSource, Hdf5Source):
 
     nan_is_mask = True
 
-    def __init__(self, path: Path, facts: Facts, stored: Stored) -> None:
+    def __init__(self, path: Path, facts: SourceFacts, stored: Stored) -> None:
         super().__init__(path, facts)
         self._columns, self._fields, self._constant = stored.columns, stored.values, stored.inputs
 
@@ -154,7 +154,9 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
     ids = numbered(path, samples)
     common = {key: plain(v[0]) for key, v in columns.params.items() if len(v) == 1}
     domain = Domain(axes, periodic, bounds)
-    return WellSource(path, Facts(task, common, domain, times, ids, (*remarks.notes,), (*remarks.problems,)), stored)
+    return WellSource(
+        path, SourceFacts(task, common, domain, times, ids, (*remarks.notes,), (*remarks.problems,)), stored
+    )
 
 
 def _parameters(file: Any, samples: int, remarks: Remarks) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.readers.arrays import Store, Variable, Where, naming_fault
+from ups.data.readers.arrays import ArrayStore, Variable, Where, naming_fault
 from ups.data.readers.assemble import open_arrays
 from ups.data.readers.attributes import offered
 from ups.data.readers.netcdf import variable
@@ -31,7 +31,7 @@ CODECS = {
 }
 
 
-class ZarrStore(Store):
+class ZarrStore(ArrayStore):
     """The arrays of one store, which each process opens for itself at its first read."""
 
     def __init__(self, path: Path) -> None:

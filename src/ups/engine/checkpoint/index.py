@@ -47,7 +47,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """A whole tensor as it was before it was sharded; its chunks lie side by side and leave nothing out."""
 
     dtype: str
@@ -59,7 +59,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardFile:
     """A file of chunks as the index implies it: how it begins, where each tensor's chunk lies in it, its size."""
 
     header: bytes
@@ -72,16 +72,16 @@ def item_bytes(dtype: str) -> int:
     return size * math.prod(axes)
 
 
-def layouts_of(kinds: Mapping[str, Kind], regions: Mapping[str, Mapping[str, Region]]) -> dict[str, Layout]:
+def layouts_of(kinds: Mapping[str, Kind], regions: Mapping[str, Mapping[str, Region]]) -> dict[str, TensorLayout]:
     """The layouts of tensors of these kinds, whose regions lie in these files."""
     chunks: dict[str, list[Chunk]] = {name: [] for name in kinds}
     for file, of_tensors in regions.items():
         for name, (offsets, sizes) in of_tensors.items():
             chunks[name].append(Chunk(file, tuple(offsets), tuple(sizes)))
-    return {name: Layout(*kind, tuple(chunks[name])) for name, kind in kinds.items()}
+    return {name: TensorLayout(*kind, tuple(chunks[name])) for name, kind in kinds.items()}
 
 
-def shard_of(chunks: Mapping[str, Kind]) -> Shard:
+def shard_of(chunks: Mapping[str, Kind]) -> ShardFile:
     """The file of these chunks (dtype and sizes by the name of the tensor), in the layout of safetensors."""
     header: dict[str, Any] = {}
     begins: dict[str, int] = {}
@@ -95,10 +95,10 @@ def shard_of(chunks: Mapping[str, Kind]) -> Shard:
     text = text.ljust(-(-len(text) // 8) * 8)
     start = 8 + len(text)
     places = {name: start + begin for name, begin in begins.items()}
-    return Shard(len(text).to_bytes(8, "little") + text, places, start + end)
+    return ShardFile(len(text).to_bytes(8, "little") + text, places, start + end)
 
 
-def shards_of(layouts: Mapping[str, Layout]) -> dict[str, Shard]:
+def shards_of(layouts: Mapping[str, TensorLayout]) -> dict[str, ShardFile]:
     """Every file that an index names."""
     by_file: dict[str, dict[str, Kind]] = defaultdict(dict)
     for name, layout in layouts.items():
@@ -107,7 +107,7 @@ def shards_of(layouts: Mapping[str, Layout]) -> dict[str, Shard]:
     return {file: shard_of(chunks) for file, chunks in by_file.items()}
 
 
-def to_json(layouts: Mapping[str, Layout]) -> bytes:
+def to_json(layouts: Mapping[str, TensorLayout]) -> bytes:
     """The index as its file holds it."""
     tensors = {
         name: {
@@ -120,12 +120,12 @@ def to_json(layouts: Mapping[str, Layout]) -> bytes:
     return json.dumps({"tensors": tensors}).encode()
 
 
-def from_json(content: bytes) -> dict[str, Layout]:
+def from_json(content: bytes) -> dict[str, TensorLayout]:
     """The layouts in the bytes of an index; ValueError with what is wrong with them."""
     try:
         tensors = json.loads(content)["tensors"].items()
         layouts = {
-            name: Layout(
+            name: TensorLayout(
                 str(row["dtype"]),
                 _counts(row["shape"]),
                 tuple(Chunk(str(c["file"]), _counts(c["offsets"]), _counts(c["sizes"])) for c in row["chunks"]),
@@ -147,7 +147,7 @@ def _counts(numbers: Iterable[Any]) -> tuple[int, ...]:
     return counts
 
 
-def problem_of(layout: Layout) -> str | None:
+def problem_of(layout: TensorLayout) -> str | None:
     """What makes a layout impossible: chunks outside the tensor, on top of each other, or not all of it."""
     if layout.dtype not in DTYPES:
         return f"has numbers of the unknown type {layout.dtype[:40]!r}"

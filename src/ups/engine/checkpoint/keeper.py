@@ -1,4 +1,4 @@
-"""Keeper: what of a training a checkpoint holds; saves it to a store and restores it, on all ranks together."""
+"""What of a training a checkpoint holds; saves it to a store and restores it, on all ranks together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.engine.checkpoint.store import CorruptError, Snapshot, Store
+from ups.engine.checkpoint.store import CorruptError, Snapshot, StateStore
 from ups.engine.checkpoint.together import line
 from ups.engine.learner import Learner, tensors_in
 from ups.engine.randomness import random_state, set_random_state
@@ -17,10 +17,10 @@ from ups.engine.ranks.control import LostPeer
 from ups.verdict import StorageError
 
 
-class Keeper:
+class TrainingCheckpoint:
     """Saves the state of a learner, and restores it."""
 
-    def __init__(self, learner: Learner, store: Store, say: Callable[[str], None]) -> None:
+    def __init__(self, learner: Learner, store: StateStore, say: Callable[[str], None]) -> None:
         self.learner, self.store, self.say = learner, store, say
         self.failures = 0  # saves in a row
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.engine.checkpoint import index
-from ups.engine.checkpoint.index import Layout
+from ups.engine.checkpoint.index import TensorLayout
 from ups.files import sha256, sum_of, sync
 from ups.types import data_size
 
@@ -108,7 +108,7 @@ def _wrong_sum(path: Path, files: Mapping[str, Any], part: int, parts: int, cold
     return None
 
 
-def _check_shards(path: Path, layouts: Mapping[str, Layout], sizes: Mapping[str, int]) -> None:
+def _check_shards(path: Path, layouts: Mapping[str, TensorLayout], sizes: Mapping[str, int]) -> None:
     """The files of tensors are those that the index implies: no byte of them is taken for anything else."""
     shards = index.shards_of(layouts)
     for name in sorted(set(shards) ^ {name for name in sizes if index.SHARD.fullmatch(name)}):
@@ -171,7 +171,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return read_json(path / MANIFEST)
 
 
-def read_index(path: Path) -> dict[str, Layout]:
+def read_index(path: Path) -> dict[str, TensorLayout]:
     """Where the tensors of a checkpoint are; DamageError if that is impossible."""
     try:
         return index.from_json(read_small(path / INDEX))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ups.engine.checkpoint import index, manifest
-from ups.engine.checkpoint.index import Layout, Region
+from ups.engine.checkpoint.index import Region, TensorLayout
 from ups.files import read_at, write_all
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> str | None:
     Each rank reads alone and only what it needs: nothing here waits for another one.
     """
     there = manifest.read_index(folder)
-    here = {name: Layout(dtype_name(t), tuple(t.shape), ()) for name, t in tensors.items()}
+    here = {name: TensorLayout(dtype_name(t), tuple(t.shape), ()) for name, t in tensors.items()}
     for name in (*here, *there):
         ours, theirs = (layouts[name].words() if name in layouts else "absent" for layouts in (here, there))
         if ours != theirs:

@@ -40,7 +40,7 @@ class Checkpoint:
     path: Path = Path()
 
 
-class Store(Protocol):
+class StateStore(Protocol):
     """Where a trainer keeps its state between lives. Every method is called by all ranks alike."""
 
     def save(self, snapshot: Snapshot) -> OSError | None:

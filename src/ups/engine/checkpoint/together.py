@@ -15,7 +15,7 @@ from ups.engine.ranks.exchange import gather_json
 T = TypeVar("T")
 
 
-class Together:
+class SavingRanks:
     """The ranks that keep checkpoints together. `group` is a gloo group that nothing else uses, None for one process;
     its timeout bounds every wait for another rank."""
 

@@ -1,4 +1,4 @@
-"""Vault: checkpoints of any number of ranks, copied at once, written in the background, verified, resharded."""
+"""Checkpoints of any number of ranks, copied at once, written in the background, verified, resharded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ups.engine.checkpoint.second_copy import NoCopy, SecondCopy
 from ups.engine.checkpoint.shard_files import dtype_name, read_shards, region, write_shards
 from ups.engine.checkpoint.staging import Staging, pack, share, unpack
 from ups.engine.checkpoint.store import Checkpoint, CorruptError, Snapshot
-from ups.engine.checkpoint.together import Together, plain
+from ups.engine.checkpoint.together import SavingRanks, plain
 from ups.engine.randomness import derived_state
 from ups.types import ConfigError, counted, data_size
 from ups.verdict import StorageError
@@ -47,7 +47,7 @@ class _Job:
     failure: OSError | None = None
 
 
-class Vault:
+class CheckpointStore:
     """The checkpoints in `folder`, one folder `step-N` each; at least the `keep` newest verified ones stay.
 
     `save` copies this rank's part to (pinned) CPU memory and returns; a thread writes it: shards, then an index of
@@ -71,7 +71,7 @@ class Vault:
         second: Path | None = None,  # a folder for a second copy of the newest checkpoint
     ) -> None:
         self.folder, self.rank, self.world, self.keep = Path(folder), rank, world, keep
-        self.ranks = Together(rank, world, group)
+        self.ranks = SavingRanks(rank, world, group)
         self.say, self.at, self.patience = say, at, patience
         self._staging = Staging()  # reused by every save
         self._verified: dict[Path, Stamp] = {}  # the stamps of checkpoints when all of them was hashed

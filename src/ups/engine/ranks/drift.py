@@ -76,7 +76,7 @@ def _weights(device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Difference:
+class WeightDifference:
     """A tensor that ranks hold unlike each other. `usual` is one of most, `ranks` are the others; None: no majority."""
 
     name: str
@@ -84,11 +84,11 @@ class Difference:
     usual: int | None
 
 
-def differences(rows: list[dict[str, str]]) -> list[Difference]:
+def differences(rows: list[dict[str, str]]) -> list[WeightDifference]:
     """What is not the same on every rank that has it, from each rank's digests."""
     names = dict.fromkeys(name for row in rows for name in row)
     compared = [(name, *odd_ranks({rank: row[name] for rank, row in enumerate(rows) if name in row})) for name in names]
-    return [Difference(name, tuple(ranks), usual) for name, ranks, usual in compared if ranks]
+    return [WeightDifference(name, tuple(ranks), usual) for name, ranks, usual in compared if ranks]
 
 
 class Holder(Protocol):
@@ -101,7 +101,7 @@ class Holder(Protocol):
 
 
 @dataclass
-class Drift:
+class WeightSync:
     """Compares what ranks should hold alike, by its `digests`.
 
     With `mends`, where every difference has a majority against it, the ranks in the minority take over what the others
@@ -132,7 +132,7 @@ class Drift:
         if left := self._compare(lasting):
             raise self._error(left, guilty, guilty)
 
-    def _compare(self, tensors: Mapping[str, Tensor]) -> list[Difference]:
+    def _compare(self, tensors: Mapping[str, Tensor]) -> list[WeightDifference]:
         return differences(self.dist.gather(self.digests(tensors)))
 
     @torch.no_grad()
@@ -148,7 +148,7 @@ class Drift:
                 whole = as_real(self.dist.gather(tensor if self.dist.rank == giver else tensor.new_empty(0))[giver])
             as_real(tensor).copy_(whole)
 
-    def _words(self, odd: list[Difference], guilty: list[int]) -> str:
+    def _words(self, odd: list[WeightDifference], guilty: list[int]) -> str:
         first = odd[0]
         names = f"'{first.name}'" + (f" and {len(odd) - 1} more" if len(odd) > 1 else "")
         place = f"at step {self.holder.state.step}"
@@ -159,7 +159,7 @@ class Drift:
         verb, others = ("holds" if len(guilty) == 1 else "hold"), self.dist.world - len(guilty)
         return f"{place} {named(guilty)} {verb} other values of {names} than the {others} others"
 
-    def _error(self, odd: list[Difference], guilty: list[int], before: list[int]) -> DivergedError:
+    def _error(self, odd: list[WeightDifference], guilty: list[int], before: list[int]) -> DivergedError:
         whose = "its" if len(guilty) == 1 else "their"
         again = f" for the second time, after {named(before)} had been mended," if before else ""
         error = DivergedError(

@@ -81,7 +81,7 @@ class Attempt(AbstractContextManager["Attempt"]):
 
 
 @dataclass
-class Consensus:
+class StepVote:
     """Work that counts only where it succeeded on all ranks.
 
     Each rank tries, all vote, and after a common no all clear up. Where memory was short, all do the same work again

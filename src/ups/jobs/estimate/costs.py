@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ups.engine.memory import (
-    Work,
+    CodeCost,
     batches_memory,
     bytes_of,
     captures,
@@ -50,9 +50,9 @@ class StageCost:
     validation: int  # bytes at the peak of a validation
     reserved: int  # what is taken from the GPU or by the process then, a graph's own pool included
     captured: bool  # as a CUDA graph
-    work: Work  # of a step, averaged over tasks
+    work: CodeCost  # of a step, averaged over tasks
     checked: int  # bytes a validation takes beside what is there
-    checking: Work  # of one validation
+    checking: CodeCost  # of one validation
     saved: int  # bytes of one checkpoint
 
     @property
@@ -69,7 +69,7 @@ class Costs:
     parameters: dict[str, int]
     stages: tuple[StageCost, ...]
     evaluation: int  # bytes at the peak of the last evaluation
-    judging: Work
+    judging: CodeCost
     disk: dict[str, int]
     resident: int  # bytes of data kept in host memory
     notes: tuple[str, ...] = field(default=())
@@ -92,7 +92,7 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
     # Fake tensors on a GPU need a torch that could use one; without it the CPU's kernels stand for them.
     stand_in = device if device == "cpu" or torch.cuda.is_available() else "cpu"
     with fake(stand_in):
-        place = Place(config, device, stand_in, microbatch, known)
+        place = CostPlace(config, device, stand_in, microbatch, known)
         stages = tuple(_stage(name, place, new_simulator(config, sets), sets) for name in config.plan)
         spaces = place.workspaces(len(config.plan))
         if known is not None:
@@ -127,14 +127,14 @@ def _counted(simulator: Simulator) -> dict[str, int]:
     return counts
 
 
-def total(works: Sequence[Work], share: float = 1.0) -> Work:
+def total(works: Sequence[CodeCost], share: float = 1.0) -> CodeCost:
     """The sum of several, times `share`; the peak is the highest."""
     sums = [round(share * sum(getattr(w, name) for w in works)) for name in ("flops", "moved", "operations")]
-    return Work(max(w.peak for w in works), max(w.saved for w in works), *sums)
+    return CodeCost(max(w.peak for w in works), max(w.saved for w in works), *sums)
 
 
 @dataclass(frozen=True)
-class Place:
+class CostPlace:
     """Where a run is to happen: on a device of this kind, whose kernels those of `stand_in` are taken for."""
 
     config: RunConfig
@@ -156,7 +156,7 @@ class Place:
         return WORKSPACES[old] * ((1 if all(graphs) else 3) + 2 * sum(graphs))
 
 
-def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline]) -> StageCost:
+def _stage(name: str, place: CostPlace, simulator: Simulator, sets: Sequence[Outline]) -> StageCost:
     config, device = place.config, place.device
     settings = config.stage(name)
     stage = config.stages[name](simulator, settings)
@@ -214,8 +214,8 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
 
 
 def _checked(
-    name: str, evaluate: Callable[[Window], object], sets: Sequence[Outline], place: Place
-) -> tuple[int, Work]:
+    name: str, evaluate: Callable[[Window], object], sets: Sequence[Outline], place: CostPlace
+) -> tuple[int, CodeCost]:
     """Bytes and work of a validation of a stage, as they were found before where they were."""
     known = next((s for s in place.known.stages if s.name == name), None) if place.known else None
     if known is not None:
@@ -225,21 +225,21 @@ def _checked(
     return _together([_evaluated(evaluate, data, size, given, "valid", place) for data, size in pairs])
 
 
-def _together(measured: Sequence[tuple[int, Work]]) -> tuple[int, Work]:
+def _together(measured: Sequence[tuple[int, CodeCost]]) -> tuple[int, CodeCost]:
     """The highest peak and the sum of the work of all (peak, work)."""
     return max(peak for peak, _ in measured), total([work for _, work in measured])
 
 
 def _evaluated(
-    ask: Callable[[Window], object], data: Outline, batch: int, context: int, part: str, place: Place
-) -> tuple[int, Work]:
+    ask: Callable[[Window], object], data: Outline, batch: int, context: int, part: str, place: CostPlace
+) -> tuple[int, CodeCost]:
     """Bytes at the peak, and the work, of evaluating every trajectory of a part to its end.
 
     One frame ahead and two tell what a frame costs where frames come one after the other; otherwise all at once.
     """
     size, ahead, count = data.whole(batch, context, part, place.device)
 
-    def over(frames: int) -> Work:
+    def over(frames: int) -> CodeCost:
         window = data.window(size, context, frames)
         return forward_work(lambda: ask(window), place.stand_in)
 
@@ -254,4 +254,4 @@ def _evaluated(
     ]
     frame = 4 * size * data.frame
     stepping = max(short.peak + left * max(0, longer.peak - short.peak), 3 * ahead * frame if left else 0)
-    return (context + ahead) * frame + stepping, Work(stepping, 0, *sums)
+    return (context + ahead) * frame + stepping, CodeCost(stepping, 0, *sums)

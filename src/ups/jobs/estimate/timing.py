@@ -13,9 +13,9 @@ import torch
 
 from ups.engine.graph import WARM
 from ups.engine.loop import Trainer
-from ups.engine.memory import Work, captures
+from ups.engine.memory import CodeCost, captures
 from ups.engine.ranks.dist import Dist
-from ups.engine.stage import Stage
+from ups.engine.stage import Learnable
 from ups.engine.train import TrainConfig
 from ups.progress import TrainingProgress
 from ups.run.check import new_simulator
@@ -34,7 +34,7 @@ class Ceilings:
     bytes: float
     launch: float
 
-    def seconds(self, work: Work, captured: bool = False) -> float:
+    def seconds(self, work: CodeCost, captured: bool = False) -> float:
         """How long work takes that reaches both; a captured graph starts its kernels for free."""
         return work.flops / self.flops + work.moved / self.bytes + (0.0 if captured else work.operations * self.launch)
 
@@ -127,7 +127,7 @@ def timed_stage(
     return _steps(stage, RandomBatches(windows), train, device, most)
 
 
-def _steps(stage: Stage, batches: RandomBatches, train: TrainConfig, device: torch.device, most: float) -> Timed:
+def _steps(stage: Learnable, batches: RandomBatches, train: TrainConfig, device: torch.device, most: float) -> Timed:
     tasks, ticks = len(batches.windows), list[tuple[int, float]]()
     each = 2 * tasks  # steps between two readings of the clock, each task twice
     warm = -(-(WARM + 1) * tasks // each)

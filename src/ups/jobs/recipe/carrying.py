@@ -10,7 +10,7 @@ import torch
 
 from ups.data import Source
 from ups.jobs.recipe.samples import known_numbers, sampled
-from ups.models.drift import Drift, moved
+from ups.models.drift import Advection, moved
 from ups.models.grids import Space
 from ups.physics.symmetries import winds_of
 from ups.tensors import numeric_params
@@ -73,7 +73,7 @@ def _explained(frames: Array, params: Array, dt: Array) -> float:
     z, numbers, times = (torch.as_tensor(x, dtype=torch.float32) for x in (frames, params, dt))
     periodic = (True,) * (z.ndim - 3)
     with torch.no_grad():
-        way = Drift.fitted(numbers, times.unsqueeze(1), z, periodic).way(numbers, times)
+        way = Advection.fitted(numbers, times.unsqueeze(1), z, periodic).way(numbers, times)
         left = z[:, 1] - moved(z[:, 0], way, Space(tuple(z.shape[2:-1]), periodic))
     change = (z[:, 1] - z[:, 0]).square().sum()
     return 1.0 - float(left.square().sum() / change) if change > 0 else 0.0

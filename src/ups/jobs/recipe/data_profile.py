@@ -44,7 +44,7 @@ RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highes
 
 
 @dataclass(frozen=True)
-class Holding:
+class DataProfile:
     """The data of one task: its files, none where they are to be made, and what is in them."""
 
     task: TaskSpec
@@ -157,7 +157,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def holdings(files: Sequence[Path], task: str) -> list[Holding]:
+def holdings(files: Sequence[Path], task: str) -> list[DataProfile]:
     """What files hold, by task; without files, a task that is made."""
     if not files:
         return [_made(task or "burgers1d")]
@@ -179,7 +179,7 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     return [replace(here, notes=(*_question(here, sources), *here.notes)) for here in _by_task(per_file)]
 
 
-def _question(here: Holding, sources: Sequence[Source]) -> list[str]:
+def _question(here: DataProfile, sources: Sequence[Source]) -> list[str]:
     """What is asked of the sources of a task together."""
     return [f"QUESTION: {words}" for words in question([s for s in sources if s.task.name == here.task.name])]
 
@@ -191,12 +191,12 @@ def _of_one_task(sources: Sequence[Source]) -> list[Source]:
     return [renamed(source, tasks[source.task.name]) for source in sources]
 
 
-def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
+def held_as_they_are(sources: Iterable[Source]) -> list[DataProfile]:
     """What sources hold, by task, of which every frame and cell is kept."""
     return _by_task([_looked_into(source, _outline(source, (), ""), every=1, thin=1) for source in sources])
 
 
-def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
+def _outline(source: Source, files: tuple[str, ...], task: str) -> DataProfile:
     """What a source holds, but for frames of its samples; of one that is named, with what there is to say of it."""
     check_neighbours(source)
     check_axes(source)
@@ -204,7 +204,7 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
         raise DataError(f"{source.path}: {words}.")
     sphere, stated = Sphere(source), task and definition_from(task).periodic is not None
     around = () if stated else sphere.unsaid
-    here = Holding(
+    here = DataProfile(
         task=source.task,
         files=files,
         lengths=source.lengths(),
@@ -227,7 +227,7 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
     return replace(here, pace=pace(source, most, here.thin("cpu")))
 
 
-def _looked_into(source: Source, here: Holding, every: int, thin: int) -> Holding:
+def _looked_into(source: Source, here: DataProfile, every: int, thin: int) -> DataProfile:
     """With frames of a few samples of a source, as far apart as they will be."""
     if source.task.steady:
         return here
@@ -253,9 +253,9 @@ def _blown(source: Source) -> tuple[str, ...]:
     return tuple(source.ids[i] for i, end in ends.items() if not np.isfinite(end).any(tuple(range(end.ndim - 1))).all())
 
 
-def _joined(per_file: Iterable[Holding]) -> list[Holding]:
+def _joined(per_file: Iterable[DataProfile]) -> list[DataProfile]:
     """Holdings of one task joined."""
-    tasks: dict[str, Holding] = {}
+    tasks: dict[str, DataProfile] = {}
     for here in per_file:
         name, earlier = here.task.name, tasks.get(here.task.name)
         if earlier is not None:
@@ -274,7 +274,7 @@ def _joined(per_file: Iterable[Holding]) -> list[Holding]:
     return list(tasks.values())
 
 
-def _by_task(per_file: Sequence[Holding]) -> list[Holding]:
+def _by_task(per_file: Sequence[DataProfile]) -> list[DataProfile]:
     """Holdings of one task joined, and what their samples say together; DataError where nothing can be learnt."""
     tasks = _joined(per_file)
     for holding in tasks:
@@ -291,7 +291,7 @@ def _by_task(per_file: Sequence[Holding]) -> list[Holding]:
     ]
 
 
-def recipe(sets: Sequence[Holding], kind: str, size: str) -> dict[str, Any]:
+def recipe(sets: Sequence[DataProfile], kind: str, size: str) -> dict[str, Any]:
     """How a simulator of some tasks, with a network of a named size, is made and trained on a kind of device: the
     sections of a config, without the size."""
     patch = [_patch(sets, kind, ndim, most) for ndim, most in enumerate((4, 2 if kind == "cpu" else 4, 2), start=1)]
@@ -318,7 +318,7 @@ def recipe(sets: Sequence[Holding], kind: str, size: str) -> dict[str, Any]:
     }
 
 
-def _patch(sets: Sequence[Holding], kind: str, ndim: int, most: int) -> int:
+def _patch(sets: Sequence[DataProfile], kind: str, ndim: int, most: int) -> int:
     """The cells of a patch along an axis: a half, a quarter … of `most` where an axis has no room for two patches."""
     least = min((n // h.thin(kind) for h in sets if h.task.ndim == ndim for n in h.cells), default=2 * most)
     while most > 1 and 2 * most > least:
@@ -326,7 +326,7 @@ def _patch(sets: Sequence[Holding], kind: str, ndim: int, most: int) -> int:
     return most
 
 
-def _made(task: str) -> Holding:
+def _made(task: str) -> DataProfile:
     """A generated task, small enough for a laptop."""
     if is_file_name(task) or task not in EQUATIONS:
         raise ConfigError(f"there is no task '{task}' to make data of; `ups data tasks` lists them, or name FILES.")
@@ -335,7 +335,7 @@ def _made(task: str) -> Holding:
     equation = EQUATIONS[task]()
     frames = 1 if spec.steady else len(equation.times())
     starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
-    return Holding(
+    return DataProfile(
         task=spec,
         files=(),
         lengths=(frames,) * 128,

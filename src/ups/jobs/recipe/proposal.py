@@ -16,7 +16,7 @@ from ups.files import write_named
 from ups.jobs.estimate.costs import Costs, costs
 from ups.jobs.estimate.timing import ceilings
 from ups.jobs.inspect import problems
-from ups.jobs.recipe.data_profile import Holding, holdings, recipe
+from ups.jobs.recipe.data_profile import DataProfile, holdings, recipe
 from ups.models.frames_memory import free_memory
 from ups.parsing import flat
 from ups.run.config import run_config
@@ -69,7 +69,7 @@ def propose(
     return out, remarks
 
 
-def _faults(files: Sequence[Path], task: str, sets: Sequence[Holding]) -> list[str]:
+def _faults(files: Sequence[Path], task: str, sets: Sequence[DataProfile]) -> list[str]:
     """What `ups data validate` finds wrong with files and nothing else says; of large ones, that it was not asked."""
     size = sum(part.stat().st_size for path in files for part in _all_files(path))
     if size > READ:
@@ -83,7 +83,7 @@ def _all_files(path: Path) -> list[Path]:
     return [part for part in path.rglob("*") if part.is_file()] if path.is_dir() else [path]
 
 
-def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
+def _settings(sets: Sequence[DataProfile], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
     sections = recipe(sets, kind, model)
     operator = sections["operator"]
     return {
@@ -102,7 +102,7 @@ def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _header(
-    sets: Sequence[Holding],
+    sets: Sequence[DataProfile],
     bill: Costs,
     step: float,
     minutes: float,
@@ -154,7 +154,7 @@ NOTES = {
 }
 
 
-def _text(head: Sequence[str], settings: Mapping[str, Any], sets: Sequence[Holding]) -> str:
+def _text(head: Sequence[str], settings: Mapping[str, Any], sets: Sequence[DataProfile]) -> str:
     """The YAML of a config, each key with a remark where it first stands."""
     body = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     noted: set[str] = set()

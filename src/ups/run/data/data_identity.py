@@ -15,7 +15,7 @@ from torch import Tensor
 from ups.data.checksums import WHOLE, Digest, Memory, glance, is_digest
 from ups.data.source import UNFINISHED, Source
 from ups.engine.checkpoint.manifest import FACTS, newest_whole
-from ups.engine.checkpoint.store import Checkpoint, Snapshot, Store
+from ups.engine.checkpoint.store import Checkpoint, Snapshot, StateStore
 from ups.engine.ranks.dist import Dist
 from ups.parsing import read_json
 from ups.run.config import RunConfig
@@ -211,7 +211,7 @@ class IdentifiedStore:
     """
 
     def __init__(
-        self, store: Store, data: Digests, say: Callable[[str], None], require_unchanged: Callable[[], None]
+        self, store: StateStore, data: Digests, say: Callable[[str], None], require_unchanged: Callable[[], None]
     ) -> None:
         self.store, self.data, self.say, self.require_unchanged = store, data, say, require_unchanged
 

@@ -91,7 +91,7 @@ def _best_reading(
 
 
 @dataclass(frozen=True)
-class Reading:
+class FittedReading:
     """A file read by a definition of training, with remarks; `sure` where its arrays are certainly those meant."""
 
     source: Source
@@ -99,7 +99,9 @@ class Reading:
     sure: bool
 
 
-def _readings(path: Path, trained: Sequence[Definition], opened: ExitStack) -> tuple[list[Reading], list[UpsError]]:
+def _readings(
+    path: Path, trained: Sequence[Definition], opened: ExitStack
+) -> tuple[list[FittedReading], list[UpsError]]:
     """A file by each of the definitions that fit it, those alone that are sure where there are such; and why others do
     not. Where arrays do not lie where `datasets` looks for them, they may have the names of the task."""
     readings, faults = [], []
@@ -118,7 +120,7 @@ def _readings(path: Path, trained: Sequence[Definition], opened: ExitStack) -> t
     return sure or readings, faults
 
 
-def _as_trained(path: Path, definition: Definition, opened: ExitStack) -> Reading:
+def _as_trained(path: Path, definition: Definition, opened: ExitStack) -> FittedReading:
     """A file by the definition of the files of training. What it says itself of parameters and of its box holds."""
     source = opened.enter_context(open_source(path, TASKS, dataclasses.replace(definition, parameters={})))
     # Attributes that the task asks for become parameters where the source is put to the simulator, in `fitting`.
@@ -135,7 +137,7 @@ def _as_trained(path: Path, definition: Definition, opened: ExitStack) -> Readin
         whole = dataclasses.replace(definition, parameters=missing, bounds=bounds)
         source = opened.enter_context(open_source(path, TASKS, whole))
     taken = [f"{path}: {note}." for note in source.notes if TAKEN in note]
-    return Reading(source, remarks + taken, not taken)
+    return FittedReading(source, remarks + taken, not taken)
 
 
 def _within(source: Source, axis: str) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from ups.data.hdf5 import open_file
 from ups.data.layouts import FileSpec, file_name, spell
 from ups.data.reduction import Reduction
-from ups.data.write import Writer, discard
+from ups.data.write import TrajectoryWriter, discard
 from ups.engine.preemption import Preempted
 from ups.engine.ranks.dist import device_of
 from ups.parsing import parse_json
@@ -96,18 +96,20 @@ def _make(
         return path
     times = equation.times()[: config.frames]
     batch = batch_of(config, len(times), domain, len(plan.task.channels), device)
-    writer = Writer(path, plan)
+    writer = TrajectoryWriter(path, plan)
     with writer.open():
         tell = SolvingProgress(report, path.name, config.samples, writer)
         try:
-            _write_batches(writer, Job(0, batch, scheme, domain, times, device), params, config, tell)
+            _write_batches(writer, SolveBatch(0, batch, scheme, domain, times, device), params, config, tell)
         except (KeyboardInterrupt, Preempted):
             tell.interrupted()
             raise
         return writer.publish(_provenance(config, plan, scheme, batch, device, writer))
 
 
-def _write_batches(writer: Writer, job: Job, params: FileParams, config: GenerateConfig, tell: SolvingProgress) -> None:
+def _write_batches(
+    writer: TrajectoryWriter, job: SolveBatch, params: FileParams, config: GenerateConfig, tell: SolvingProgress
+) -> None:
     """Solve batch after batch; one thread measures and writes a batch while the next one is solved."""
     with ThreadPoolExecutor(max_workers=1) as disk:
         pending: Future[None] | None = None
@@ -131,7 +133,7 @@ class SolvingProgress:
     report: OnProgress
     name: str
     total: int
-    writer: Writer
+    writer: TrajectoryWriter
 
     def __post_init__(self) -> None:
         self.began, self.first = time.monotonic(), float(self.writer.done)
@@ -159,7 +161,7 @@ class SolvingProgress:
 
 
 @dataclass(frozen=True)
-class Job:
+class SolveBatch:
     """A batch to be solved: samples `first` … `first + size − 1`."""
 
     first: int
@@ -180,7 +182,7 @@ class Solved:
     few: tuple[Array, Array]
 
 
-def _write(writer: Writer, job: Job, solved: Solved) -> None:
+def _write(writer: TrajectoryWriter, job: SolveBatch, solved: Solved) -> None:
     measured = solved.measured
     if job.first == 0:
         solution = replace(writer.spec, domain=job.domain, times=np.asarray(job.times))
@@ -188,7 +190,7 @@ def _write(writer: Writer, job: Job, solved: Solved) -> None:
     writer.write(job.first, solved.frames, solved.inputs, measured)
 
 
-def _solve(params: FileParams, config: GenerateConfig, job: Job, plan: FileSpec) -> Solved:
+def _solve(params: FileParams, config: GenerateConfig, job: SolveBatch, plan: FileSpec) -> Solved:
     """A batch. The last one is solved whole and cut, so that a sample's bits do not depend on how many samples were
     asked for."""
     kind, samples = EQUATIONS[config.task], range(job.first, job.first + job.size)
@@ -284,7 +286,7 @@ def _existing(path: Path, plan: FileSpec) -> Path:
     raise ConfigError(f"{path}: is there already, with {other}; choose another --out, or replace it with --overwrite.")
 
 
-def _check_finite(frames: Tensor, job: Job, task: str) -> None:
+def _check_finite(frames: Tensor, job: SolveBatch, task: str) -> None:
     bad = ~frames.flatten(2).isfinite().all(-1)
     if bool(bad.any()):
         sample, frame = (int(i) for i in bad.nonzero()[0])
@@ -295,7 +297,7 @@ def _check_finite(frames: Tensor, job: Job, task: str) -> None:
 
 
 def _provenance(
-    config: GenerateConfig, plan: FileSpec, scheme: str, batch: int, device: torch.device, writer: Writer
+    config: GenerateConfig, plan: FileSpec, scheme: str, batch: int, device: torch.device, writer: TrajectoryWriter
 ) -> dict[str, object]:
     measured = {name: max(part.get(name, 0.0) for part in writer.measured) for name in writer.measured[0]}
     residual = measured.pop(RESIDUAL, math.nan)

@@ -13,7 +13,7 @@ from typing import Any
 from ups.config import dump
 from ups.data.checksums import untouched
 from ups.data.readers import READERS
-from ups.data.readers.arrays import Store
+from ups.data.readers.arrays import ArrayStore
 from ups.data.source import Source
 from ups.files import has_its_sum, sum_of, write_atomic
 from ups.parsing import read_json
@@ -74,10 +74,10 @@ class KnownData:
         return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
 
 
-def _read_by_us(source: Source | Store) -> bool:
+def _read_by_us(source: Source | ArrayStore) -> bool:
     """Whether only classes of this package read a source."""
     values = [each for value in vars(source).values() for each in (value if isinstance(value, tuple) else (value,))]
-    inside = (each for each in values if isinstance(each, Source | Store))
+    inside = (each for each in values if isinstance(each, Source | ArrayStore))
     return _ours(type(source)) and all(map(_read_by_us, inside))
 
 

@@ -25,7 +25,7 @@ from ups.run.data.datasets import DataSet, open_sets
 from ups.run.data.divide import check_held, check_mirrored
 from ups.run.data.doubts import question
 from ups.run.data.generate import equations_of
-from ups.run.data.params import Range
+from ups.run.data.params import ParamRange
 from ups.tensors import Window, numeric_params
 from ups.types import TaskSpec, UpsError, check_known
 
@@ -160,7 +160,7 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
     try:
         check_known("parameter", split.hold_out, [p.name for p in task.parameters])
         for key, wanted in split.hold_out.items():
-            if not isinstance(wanted, Between) and not isinstance(data.params.get(key), Range):
+            if not isinstance(wanted, Between) and not isinstance(data.params.get(key), ParamRange):
                 check_held(key, wanted, [equation.params()[key] for equation in equations])
         check_mirrored(task.name, data.mirrored and domain.one_sided(task.bounds))
         grid = data.reduce.cells(domain, task.name)

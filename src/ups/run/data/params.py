@@ -19,7 +19,7 @@ from ups.types import Array, Param
 Scalar = float | str
 
 
-class Range(Config):
+class ParamRange(Config):
     """Numbers between `low` and `high`, drawn for each sample."""
 
     low: float
@@ -30,7 +30,7 @@ class Range(Config):
     """linear: all values are equally likely; log: all powers of ten are."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Range:
+    def _ordered(self) -> ParamRange:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ValueError(f"a range goes from low to a greater high, not from {self.low:g} to {self.high:g}.")
         if self.scale == "log" and self.low <= 0:
@@ -46,7 +46,7 @@ class Range(Config):
         return np.clip(np.asarray(values, np.float64), self.low, self.high)
 
 
-Value = Scalar | tuple[Scalar, ...] | Range
+Value = Scalar | tuple[Scalar, ...] | ParamRange
 
 
 def parsed(value: Any, param: Param | None) -> Any:
@@ -69,10 +69,14 @@ def parsed(value: Any, param: Param | None) -> Any:
             raise ValueError(
                 "a range has two numbers, low and high, and may have a scale, linear or log, no other key."
             )
-        return Range(**ends)
+        return ParamRange(**ends)
     if isinstance(value, list | tuple):
         values = tuple(parsed(one, param) for one in value)
-        if not values or len(set(map(str, values))) < len(values) or any(isinstance(v, tuple | Range) for v in values):
+        if (
+            not values
+            or len(set(map(str, values))) < len(values)
+            or any(isinstance(v, tuple | ParamRange) for v in values)
+        ):
             raise ValueError("a list of parameters holds one or more values, and each of them once.")
         return values if len(values) > 1 else values[0]
     if param is not None and param.choices:
@@ -92,7 +96,7 @@ class FileParams:
     """The parameters of one file: those that its samples share, and the ranges from which each draws its own."""
 
     shared: Mapping[str, Scalar]
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, ParamRange]
     #: Parameters of which the config lists several values: each has a file of its own.
     listed: frozenset[str] = frozenset()
 
@@ -113,7 +117,7 @@ class FileParams:
 
 def files_of(params: Mapping[str, Value]) -> list[FileParams]:
     """The parameters of each file: one for every combination of listed values, in their order."""
-    ranges = {name: value for name, value in params.items() if isinstance(value, Range)}
+    ranges = {name: value for name, value in params.items() if isinstance(value, ParamRange)}
     lists = {name: value for name, value in params.items() if isinstance(value, tuple)}
     fixed = {name: value for name, value in params.items() if isinstance(value, float | int | str)}
     return [
@@ -126,6 +130,6 @@ def single(params: Mapping[str, Value]) -> dict[str, Scalar]:
     """Parameters of which each must be one value: those of files that are there, or of one exam."""
     (file, *others) = files_of(params)
     if others or file.ranges:
-        name = next(name for name, value in params.items() if isinstance(value, tuple | Range))
+        name = next(name for name, value in params.items() if isinstance(value, tuple | ParamRange))
         raise ValueError(f"{name} must be one value here, not a list or a range.")
     return dict(file.shared)

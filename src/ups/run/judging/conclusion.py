@@ -11,7 +11,7 @@ from typing import Any
 from ups.engine.checkpoint.manifest import clear_leftovers
 from ups.eval.gates import Gate, decide, gates_section, is_gate, missed, records_of
 from ups.eval.report import Report
-from ups.eval.results import Record, read_results, rows_of, write_results
+from ups.eval.results import ResultRecord, read_results, rows_of, write_results
 from ups.eval.trajectories import PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.eval.trajectories import write as write_trajectories
@@ -19,11 +19,11 @@ from ups.files import sha256
 from ups.pages.replace import replace_section
 from ups.progress import Say
 from ups.run.config import RunConfig
-from ups.run.journal import Journal, Span
+from ups.run.journal import PhaseJournal, Span
 from ups.run.judging.champion import Champion
 from ups.run.phases import Phases
 from ups.run.training import learnt_in
-from ups.rundir import Place, RunDir
+from ups.rundir import RunDir, RunPlace
 from ups.types import OURS, DataError, Table
 from ups.verdict import Ending
 
@@ -48,7 +48,7 @@ class EvaluationLeft:
     """What an evaluation leaves: the numbers, the errors trajectory by trajectory, and the table and remarks that it
     showed; `report` where the simulator was judged now."""
 
-    records: Sequence[Record]
+    records: Sequence[ResultRecord]
     errors: Sequence[PerTrajectory]
     headline: Table
     remarks: tuple[str, ...]
@@ -71,14 +71,14 @@ def paused(span: Span) -> Finish:
 
 
 @dataclass
-class Conclusion:
+class AfterTraining:
     """The phases after training, in one process. `judge` gives the report, also on a champion's simulator where its
     errors are not known. `always`: judge again also what was judged before."""
 
     config: RunConfig
     folder: RunDir
-    place: Place
-    journal: Journal
+    place: RunPlace
+    journal: PhaseJournal
     span: Span
     seconds: Phases
     say: Say
@@ -207,7 +207,7 @@ class Conclusion:
         self.place.require()
         return report
 
-    def _write_gates(self, records: Sequence[Record], gates: tuple[Gate, ...]) -> None:
+    def _write_gates(self, records: Sequence[ResultRecord], gates: tuple[Gate, ...]) -> None:
         numbers = [record for record in records if not is_gate(record)]
         rows = rows_of([*numbers, *records_of(gates, numbers)])
         if rows == rows_of(records):
@@ -226,7 +226,7 @@ class Conclusion:
         return {path.name: sha256(path) if path.is_file() else "" for path in paths}
 
 
-def trained(folder: RunDir, journal: Journal) -> bool:
+def trained(folder: RunDir, journal: PhaseJournal) -> bool:
     """Whether the simulator in the folder is the one that calibration left, to the byte."""
     row, artifact = journal.last("calibrate"), folder.artifact("simulator")
     if not row or not folder.was(row.get("config")) or not artifact.is_file():

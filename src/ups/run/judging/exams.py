@@ -40,7 +40,7 @@ UNAVAILABLE = (ConfigError, DataError, PhysicsError)
 
 
 @dataclass(frozen=True)
-class Exam:
+class EvalSet:
     """Trajectories to judge on: the name of the split, and sentences on where they leave what training saw.
 
     They are those of `part`, and of `more` on the same number of cells. `frames`: only those of so many frames, or the
@@ -60,18 +60,18 @@ class Exam:
         return sum(map(len, (self.part, *self.more)))
 
 
-def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[list[Exam], list[str]]:
+def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[list[EvalSet], list[str]]:
     """Trajectories of one task by grid and length, those of most samples first; and what there is to say of them.
 
     Of many lengths, all are judged over as many frames as the shortest has.
     """
     name, steady = parts[0].task.name, parts[0].task.steady
     notes: list[str] = []
-    counted_exams: list[tuple[int, Exam]] = []
+    counted_exams: list[tuple[int, EvalSet]] = []
     for shape in dict.fromkeys(part.shape for part in parts):
         first, *more = (part for part in parts if part.shape == shape)
         lengths, label = np.concatenate([part.lengths for part in (first, *more)]), f"{split}, {cells_of(shape)}"
-        exam = Exam(label, first, more=tuple(more))
+        exam = EvalSet(label, first, more=tuple(more))
         if steady:
             counted_exams.append((len(lengths), exam))
             continue
@@ -143,7 +143,7 @@ def strange_of(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]
 
 def exams(
     config: RunConfig, data: DataSet, simulator: Simulator, place: Path, screen: Screen, stack: ExitStack
-) -> Iterator[Exam | str]:
+) -> Iterator[EvalSet | str]:
     """Sets of parameters by themselves, zero-shot resolutions and unseen parameters that the config asks of one task.
 
     One that cannot be had is a sentence in its place: it does not cost the run its report. A request to stop, or a disk
@@ -166,7 +166,7 @@ def exams(
             yield f"{data.task.name} at {named(params)} could not be judged: {error}"
 
 
-def by_parameters(data: DataSet, context: int) -> Iterator[Exam | str]:
+def by_parameters(data: DataSet, context: int) -> Iterator[EvalSet | str]:
     """The test trajectories of each set of parameters by themselves, apart on each grid; none where all have the same
     parameters. A set in which no frame follows the `context` is a sentence."""
     named: dict[Key, Params] = {}  # in the order in which the first has them
@@ -189,7 +189,7 @@ def by_parameters(data: DataSet, context: int) -> Iterator[Exam | str]:
             if not data.task.steady and max(int(part.lengths.max()) for part in parts) <= context:
                 yield f"{data.task.name} ({split}) could not be judged: no frame follows the {context} given."
             else:
-                yield Exam(split, parts[0], more=tuple(parts[1:]))
+                yield EvalSet(split, parts[0], more=tuple(parts[1:]))
 
 
 def labels_of(sets: Sequence[Params]) -> list[str]:
@@ -216,7 +216,7 @@ class Maker:
 
     def at_resolution(
         self, cells: tuple[int, ...], split: str, entries: Sequence[DataEntry], samples: int | None = None
-    ) -> Exam:
+    ) -> EvalSet:
         """Trajectories on a grid of `cells`, of each of `entries`: those of `split` where their files are fine enough,
         else new ones. `samples`: so many in all."""
         label = f"{cells_of(cells)}{' (zero-shot)' if cells != self.data.grid else ''}"
@@ -228,24 +228,24 @@ class Maker:
             if step is not None
         ]
         if picked:
-            return Exam(f"{split}, {label}", picked[0], more=tuple(picked[1:]))
+            return EvalSet(f"{split}, {label}", picked[0], more=tuple(picked[1:]))
         # Of several sets of parameters of an entry new ones are made of the first alone, and the split's name says so.
         values, counts = self.data.values(), shares(samples or self.config.evaluation.samples, len(entries))
         sets = [{k: v for k, v in e.source.params_of(0).items() if len(values.get(k, ())) > 1} for e in entries]
         words = " and ".join(dict.fromkeys(named(params) for params in sets if params))
         first, *more = (self._made(entry, {}, cells, count) for entry, count in zip(entries, counts, strict=True))
-        return Exam(f"new trajectories, {words + ', ' if words else ''}{label}", first, more=tuple(more))
+        return EvalSet(f"new trajectories, {words + ', ' if words else ''}{label}", first, more=tuple(more))
 
     def at_parameters(
         self, params: Mapping[str, float | str], cells: tuple[int, ...] | None = None, samples: int | None = None
-    ) -> Exam:
+    ) -> EvalSet:
         """New trajectories at other parameters, on the trained grid or on one of `cells`."""
         trained = self.data.grid
         part = self._made(self.data.first, params, cells or trained, samples or self.config.evaluation.samples)
         label = named(params) + (f", {cells_of(cells)}" if cells and cells != trained else "")
         outside = self.simulator.outside(part.params, self.data.task.name)
         kind = "outside the trained range" if outside else "within the trained range"
-        return Exam(f"new trajectories, {label} ({kind})", part, tuple(outside))
+        return EvalSet(f"new trajectories, {label} ({kind})", part, tuple(outside))
 
     def _made(
         self, data: DataEntry, params: Mapping[str, float | str], cells: tuple[int, ...], samples: int

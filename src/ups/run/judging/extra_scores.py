@@ -22,17 +22,17 @@ from ups.models.trust import WATCHERS, Trust, rollout_with_signs
 from ups.progress import Say
 from ups.run.config import EvalConfig
 from ups.run.judging.calibrate import TRAJECTORIES_AT_ONCE
-from ups.run.judging.exams import Exam
+from ups.run.judging.exams import EvalSet
 from ups.tensors import Window
 from ups.types import PhysicsError
 
 
 @dataclass(frozen=True)
-class Subject:
+class ScoredSimulator:
     """A simulator on the trajectories of an exam, and how it is judged there."""
 
     simulator: Simulator
-    exam: Exam
+    exam: EvalSet
     windows: Callable[[int], Iterator[Window]]  # the trajectories, so many cells together; 0: batch by batch
     protocol: EvalProtocol
     settings: EvalConfig
@@ -49,7 +49,7 @@ class Subject:
 
 
 def trust_scores(
-    subject: Subject, at_once: int, show: Callable[[int], None]
+    subject: ScoredSimulator, at_once: int, show: Callable[[int], None]
 ) -> tuple[EnsembleScores | None, ErrorScores | None]:
     """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
     simulator knows of its errors, None where nothing was fitted. `show` is told how many trajectories are done."""
@@ -96,7 +96,7 @@ def _add(
     scores.add(members, alone, truth, std, window.mask, None if members is before else before, plain)
 
 
-def search_scores(subject: Subject) -> SearchScores | None:
+def search_scores(subject: ScoredSimulator) -> SearchScores | None:
     """What compute buys on a few trajectories, where a part judges draws."""
     sim, task, scores = subject.simulator, subject.exam.part.task, SearchScores()
     budgets = [Search(many, max(1, many // 4)) for many in sorted(set(subject.settings.search))]
@@ -116,7 +116,7 @@ def search_scores(subject: Subject) -> SearchScores | None:
     return scores
 
 
-def refinement_scores(subject: Subject, warn: Say) -> RefinementScores | None:
+def refinement_scores(subject: ScoredSimulator, warn: Say) -> RefinementScores | None:
     """What iterations make of predicted steady states; None where the equations of the task are not known, or, after a
     word to `warn`, cannot be solved."""
     scores = RefinementScores(subject.settings.tolerance)

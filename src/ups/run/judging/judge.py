@@ -31,8 +31,8 @@ from ups.run.data.data_identity import Identity
 from ups.run.data.datasets import DataSet
 from ups.run.judging.ancestors import seen_before
 from ups.run.judging.champion import Champion, digest_of
-from ups.run.judging.exams import Exam, by_length, exams, outside_of
-from ups.run.judging.extra_scores import Subject, refinement_scores, search_scores, trust_scores
+from ups.run.judging.exams import EvalSet, by_length, exams, outside_of
+from ups.run.judging.extra_scores import ScoredSimulator, refinement_scores, search_scores, trust_scores
 from ups.run.judging.law_watch import LawWatch
 from ups.run.judging.long_rollouts import long_rollouts
 from ups.run.judging.training_mean import training_mean
@@ -80,7 +80,7 @@ class Judge:
         """What a baseline is trained for: the whole training of ours, shared among the tasks."""
         return max(self.cost.seconds / len(self.simulator.tasks), 1.0)
 
-    def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
+    def task(self, exam: EvalSet, data: DataSet | None = None, beyond: Iterable[EvalSet | str] = ()) -> TaskResult:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
         self._show(exam, 0)
         kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
@@ -92,7 +92,7 @@ class Judge:
         mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
         self._show(exam, ROLLOUTS)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.protocol, exam.split)
-        subject = Subject(
+        subject = ScoredSimulator(
             self.simulator, exam, partial(self._windows, exam), self.protocol, self.config.evaluation, self.device
         )
         ensemble, errors = trust_scores(
@@ -141,7 +141,7 @@ class Judge:
             on=on,
         )
 
-    def _show(self, exam: Exam, done: float) -> None:
+    def _show(self, exam: EvalSet, done: float) -> None:
         """How far the judging of one task is, in percent."""
         self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}", percent=True))
 
@@ -151,14 +151,14 @@ class Judge:
         states = (codec.encode(window.targets[:, t], window.task, window.periodic, window.corner) for t in range(steps))
         return torch.stack([codec.decode(state, window.task, grid) for state in states], 1)
 
-    def _windows(self, exam: Exam, cells: int = 0) -> Iterator[Window]:
+    def _windows(self, exam: EvalSet, cells: int = 0) -> Iterator[Window]:
         parts, frames, cut = (exam.part, *exam.more), exam.frames, exam.cut
         lengths = {int(length) for part in parts for length in part.lengths}
         if frames is None and not exam.part.task.steady and len(lengths) > 1:
             frames, cut = min((length for length in lengths if length > self.protocol.context), default=None), True
         return whole(parts, self.protocol.context, cells=cells, frames=frames, cut=cut)
 
-    def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Scored]:
+    def _entries(self, exam: EvalSet, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Scored]:
         """Ours, the rivals, persistence."""
         judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
         return [
@@ -168,14 +168,14 @@ class Judge:
             for who, cost in judged
         ]
 
-    def _before(self, exam: Exam) -> list[tuple[Predictor, Cost]]:
+    def _before(self, exam: EvalSet) -> list[tuple[Predictor, Cost]]:
         """The simulator that was started from, where it knew the task: has it been forgotten?"""
         if self.config.start_from is None:
             return []
         old = load(self.config.start_from)
         return [(predictor_of(old, self.device, BEFORE), Cost())] if _knows(old, exam.part.task) else []
 
-    def _champion(self, exam: Exam, ours: Scored) -> Scored | None:
+    def _champion(self, exam: EvalSet, ours: Scored) -> Scored | None:
         """The champion's simulator on the same trajectories, where it was not judged on them and knows the task."""
         task = exam.part.task
         if self.champion is None or self.champion.was_judged_on(task.name, ours.evaluation.marks):

@@ -11,7 +11,7 @@ import yaml
 
 from ups.types import ConfigError
 from ups_fleet.submit.commands import ANSWER, RefusedError, answer
-from ups_fleet.submit.job import Job, State, Status
+from ups_fleet.submit.job import LaunchJob, State, Status
 from ups_fleet.submit.records import keep_text
 from ups_fleet.submit.shell import begun_or_resumed, checks, quoted, within_seconds
 
@@ -31,7 +31,7 @@ GONE = re.compile(r"does not exist|not found|no existing clusters", re.I)
 class Sky:
     """Clusters that SkyPilot rents, each ended when its job is over. The identity of a job is its cluster's name."""
 
-    def check(self, job: Job) -> None:
+    def check(self, job: LaunchJob) -> None:
         if job.nodes > 1 and not job.options.get("shared"):
             raise ConfigError(
                 f"{job.nodes} nodes write one run together, and rented machines have no folder in common; name one "
@@ -46,7 +46,7 @@ class Sky:
                     "name an address that the run fetches it from."
                 )
 
-    def render(self, job: Job) -> str:
+    def render(self, job: LaunchJob) -> str:
         resources: dict[str, Any] = {"autostop": {"idle_minutes": IDLE, "down": True}}
         if job.gpus:
             resources["accelerators"] = f"{job.options['gpu']}:{job.gpus}"
@@ -59,11 +59,11 @@ class Sky:
         task["resources"] = resources
         if job.variables:
             task["secrets"] = dict.fromkeys(job.variables)  # their values are handed over by `sky --secret NAME`
-        task["setup"] = Block(f"{job.options.get('install') or 'python -m pip install .'}\n")
-        task["run"] = Block(f"{_run(job)}\n")
+        task["setup"] = YamlBlock(f"{job.options.get('install') or 'python -m pip install .'}\n")
+        task["run"] = YamlBlock(f"{_run(job)}\n")
         return yaml.dump(task, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 
-    def submit(self, job: Job, text: str) -> str:
+    def submit(self, job: LaunchJob, text: str) -> str:
         path = keep_text(job.key, text)
         secrets = [word for name in job.variables for word in ("--secret", name)]
         _answer(
@@ -104,7 +104,7 @@ def cluster_of(key: str) -> str:
     return "ups-" + re.sub(r"[^A-Za-z0-9]+", "-", key).strip("-").lower()
 
 
-def _run(job: Job) -> str:
+def _run(job: LaunchJob) -> str:
     """The lines that every node runs, in the folder that was brought along."""
     inputs = [PurePosixPath(path.relative_to(job.place)) for path in job.inputs]
     shared = str(job.options.get("shared") or "")
@@ -123,7 +123,7 @@ def _brought(path: Path, place: Path) -> PurePosixPath:
     return PurePosixPath(path.relative_to(place)) if path.is_relative_to(place) else PurePosixPath("runs") / path.name
 
 
-class Block(str):
+class YamlBlock(str):
     """A text of several lines, as a block of YAML."""
 
 
@@ -131,7 +131,9 @@ class _Dumper(yaml.SafeDumper):
     pass
 
 
-_Dumper.add_representer(Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"))
+_Dumper.add_representer(
+    YamlBlock, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+)
 
 
 def _answer(*words: str, within: float = ANSWER, codes: tuple[int, ...] = (0,)) -> str:

@@ -17,7 +17,7 @@ from ups_fleet.cli.launching import ENGINE, JOB, launch_job, usage
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
-    from ups_fleet.submit.job import Job, Option
+    from ups_fleet.submit.job import LaunchJob, Option
 
 
 def vast(
@@ -72,7 +72,7 @@ def vast(
     options: dict[str, Option] = {name: value for name, value in own.items() if value is not None}
     shape = {"nodes": nodes, "gpus": gpus, "ranks": None, "time": time}
 
-    def complete(job: Job, settings: RunConfig) -> Job:
+    def complete(job: LaunchJob, settings: RunConfig) -> LaunchJob:
         from ups_fleet.keys import fleet_keys
         from ups_fleet.submit.vast.engine import Vast
         from ups_fleet.submit.vast.source import with_source
@@ -80,7 +80,7 @@ def vast(
         Vast().check_shape(job)  # what is wrong with the words is said before git is asked
         return with_source(replace(job, variables=secret), data, fleet_keys(settings).sync or "")
 
-    def offer(job: Job) -> str:
+    def offer(job: LaunchJob) -> str:
         from ups_fleet.submit.vast.engine import Vast
 
         return Vast().quote(job)

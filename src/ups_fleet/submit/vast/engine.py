@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from ups.types import ConfigError, DataError
-from ups_fleet.submit.job import Job, Status
-from ups_fleet.submit.records import Record, file_of, record_with
+from ups_fleet.submit.job import LaunchJob, Status
+from ups_fleet.submit.records import LaunchRecord, file_of, record_with
 from ups_fleet.submit.vast.client import Client, Machine, VastError
 from ups_fleet.submit.vast.home import bring_home, end_of, keep_log, kept_log, log_of, store_log
 from ups_fleet.submit.vast.offers import check_money, check_options, offers
@@ -30,12 +30,12 @@ class Vast:
     def __init__(self, say: Callable[[str], None] = _say) -> None:
         self.client, self.say = Client(), say
 
-    def check(self, job: Job) -> None:
+    def check(self, job: LaunchJob) -> None:
         self.check_shape(job)
         if missing := [name for name in ("repo", "commit", "at", "config", "package") if name not in job.options]:
             raise ConfigError(f"where the code comes from is not said ({', '.join(missing)}).")
 
-    def check_shape(self, job: Job) -> None:
+    def check_shape(self, job: LaunchJob) -> None:
         """A ConfigError for what no rented machine can do."""
         if job.nodes > 1:
             raise ConfigError(f"Vast rents single machines, not {job.nodes} nodes; ask for more --gpus, or use slurm.")
@@ -49,10 +49,10 @@ class Vast:
         if not all(re.fullmatch(r"[A-Za-z_]\w*", name) for name in job.variables):
             raise ConfigError("--secret takes the name of an environment variable alone, never its value.")
 
-    def render(self, job: Job) -> str:
+    def render(self, job: LaunchJob) -> str:
         return render(job)
 
-    def quote(self, job: Job) -> str:
+    def quote(self, job: LaunchJob) -> str:
         """Which machine would be rented now and what it costs; a ConfigError where key, money or machine is missing."""
         if job.variables:
             self._check_variables(job)
@@ -60,7 +60,7 @@ class Vast:
         check_money(self.client, job, candidates[0])
         return candidates[0].sentence(job, len(candidates))
 
-    def submit(self, job: Job, text: str) -> str:
+    def submit(self, job: LaunchJob, text: str) -> str:
         return str(rented(self.client, job, text, self.say).id)
 
     def find(self, key: str) -> str | None:
@@ -103,20 +103,20 @@ class Vast:
         if machine is not None:
             give_back(self.client, machine, record)
 
-    def _job(self, identity: str) -> tuple[Record, Machine | None]:
+    def _job(self, identity: str) -> tuple[LaunchRecord, Machine | None]:
         """The job of this engine that has a machine, and the machine; a VastError where that is another's."""
         record, machine = record_with(ENGINE, identity), self.client.shown(int(identity))
         check_label(machine, record.key)
         return record, machine
 
-    def _check_variables(self, job: Job) -> None:
+    def _check_variables(self, job: LaunchJob) -> None:
         """A ConfigError for variables that the account does not give its machines."""
         if missing := sorted(set(job.variables) - self.client.variables()):
             remedy = f"give it to your machines once: `vastai create env-var {missing[0]} VALUE`"
             raise ConfigError(f"the run needs {', '.join(missing)}, which your account at Vast has not; {remedy}.")
 
 
-def give_back(client: Client, machine: Machine, record: Record, *, discard: bool = False) -> None:
+def give_back(client: Client, machine: Machine, record: LaunchRecord, *, discard: bool = False) -> None:
     """Stop a machine, bring home what it has left, destroy it. What cannot be brought home stays on its disk, unless it
     is to be discarded: what a machine does now says nothing of what it did."""
     check_label(machine, record.key)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ups.files import write_atomic
 from ups_fleet.submit.ended import ended
 from ups_fleet.submit.job import Status
-from ups_fleet.submit.records import Record, file_of
+from ups_fleet.submit.records import LaunchRecord, file_of
 from ups_fleet.submit.vast.client import Client, VastError
 from ups_fleet.tracking.secrets import hiding
 
@@ -62,7 +62,7 @@ def files_left(log: str) -> int:
     return int(matches[-1][2]) if matches and BEGUN not in log[matches[-1].end() :] else UNKNOWN
 
 
-def bring_home(client: Client, id: int, record: Record, log: str) -> None:
+def bring_home(client: Client, id: int, record: LaunchRecord, log: str) -> None:
     """Copy the run's folder of a stopped machine to where it would lie here; a VastError where not all came. Only a log
     that counts 0 files says that there is nothing to copy."""
     files = files_left(log)
@@ -75,7 +75,7 @@ def bring_home(client: Client, id: int, record: Record, log: str) -> None:
         raise VastError(f"{target}: cannot be written ({error.strerror}).") from None
 
 
-def _copy(client: Client, id: int, record: Record, target: Path, files: int) -> None:
+def _copy(client: Client, id: int, record: LaunchRecord, target: Path, files: int) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as draft:
         client.copy(id, f"{FOLDER}/", Path(draft) / "runs")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ups.types import ConfigError
-from ups_fleet.submit.job import Job, Option
+from ups_fleet.submit.job import LaunchJob, Option
 from ups_fleet.submit.vast.client import Client
 
 MOST = 20  # offers that are looked at
@@ -33,11 +33,11 @@ class Offer:
         gpus, gpu = int(row.get("num_gpus") or 0), str(row.get("gpu_name") or "?")
         return cls(int(row["id"]), gpus, gpu, float(row["dph_total"]), str(row.get("geolocation") or "?"))
 
-    def most(self, job: Job) -> float:
+    def most(self, job: LaunchJob) -> float:
         """What it can cost until the lease is over."""
         return self.price * (job.seconds or 0.0) / 3600
 
-    def sentence(self, job: Job, others: int) -> str:
+    def sentence(self, job: LaunchJob, others: int) -> str:
         """Why this one, and what it costs."""
         hours = (job.seconds or 0.0) / 3600
         price = f"${self.price:.3f}/h, at most ${self.most(job):.2f} within the lease of {hours:.3g} h"
@@ -54,7 +54,7 @@ def check_options(options: Mapping[str, Option]) -> None:
             raise ConfigError(f"--{name} is '{options[name]}', which is no name of one.")
 
 
-def query(job: Job) -> str:
+def query(job: LaunchJob) -> str:
     """The needs of a job in the words of `vastai search offers`."""
     options, days = job.options, (job.seconds or 0.0) / DAY
     terms = [
@@ -74,12 +74,12 @@ def query(job: Job) -> str:
     return " ".join(terms)
 
 
-def disk(job: Job) -> float:
+def disk(job: LaunchJob) -> float:
     """GB of disk that are rented."""
     return float(job.options.get("disk", DISK))
 
 
-def offers(client: Client, job: Job) -> list[Offer]:
+def offers(client: Client, job: LaunchJob) -> list[Offer]:
     """What can be rented for a job, the cheapest first; a ConfigError where there is nothing."""
     rows = [Offer.of(row) for row in client.offers(query(job), disk(job), MOST) if row.get("dph_total")]
     limit = float(job.options.get("max_price", float("inf")))
@@ -89,7 +89,7 @@ def offers(client: Client, job: Job) -> list[Offer]:
     return fitting
 
 
-def check_money(client: Client, job: Job, offer: Offer) -> None:
+def check_money(client: Client, job: LaunchJob, offer: Offer) -> None:
     """A ConfigError where the account cannot pay the lease."""
     credit = client.user().get("credit")
     if isinstance(credit, int | float) and credit < offer.most(job):

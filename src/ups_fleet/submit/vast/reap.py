@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ups_fleet.submit.records import Record, all_records, jobs_folder
+from ups_fleet.submit.records import LaunchRecord, all_records, jobs_folder
 from ups_fleet.submit.vast.client import Client, Machine, VastError
 from ups_fleet.submit.vast.engine import ENGINE, give_back
 from ups_fleet.submit.vast.labels import Label, home, short
@@ -13,12 +13,12 @@ from ups_fleet.submit.vast.rent import doubt_file
 
 
 @dataclass(frozen=True)
-class Finding:
+class RentedMachine:
     """A machine with a label of ours: why it should be gone, or nothing."""
 
     machine: Machine
     label: Label
-    record: Record
+    record: LaunchRecord
     reason: str
 
     def sentence(self, now: float) -> str:
@@ -32,8 +32,8 @@ class Finding:
 class Harvest:
     """The machines after a reap: `in_use` by right, `destroyed`, and why others are `stuck`."""
 
-    in_use: tuple[Finding, ...]
-    destroyed: tuple[Finding, ...]
+    in_use: tuple[RentedMachine, ...]
+    destroyed: tuple[RentedMachine, ...]
     stuck: tuple[str, ...]
     """Sentences on what should be gone, and is not."""
 
@@ -43,7 +43,7 @@ class Harvest:
         return sum(f.machine.disk_price if f.machine.stopped else f.machine.price for f in self.in_use)
 
 
-def findings(client: Client, now: float) -> Iterator[Finding]:
+def findings(client: Client, now: float) -> Iterator[RentedMachine]:
     """Every machine of the account that carries a label of ours."""
     records = {short(record.key): record for record in all_records() if record.engine == ENGINE}
     for machine in client.machines():
@@ -52,10 +52,10 @@ def findings(client: Client, now: float) -> Iterator[Finding]:
             record = records.get(label.key)
             reason = _reason(machine, label, record, now)
             twin = record is None or record.identity not in ("", str(machine.id))
-            yield Finding(machine, label, _unknown(machine, label) if record is None or twin else record, reason)
+            yield RentedMachine(machine, label, _unknown(machine, label) if record is None or twin else record, reason)
 
 
-def _reason(machine: Machine, label: Label, record: Record | None, now: float) -> str:
+def _reason(machine: Machine, label: Label, record: LaunchRecord | None, now: float) -> str:
     """Why a machine should be gone; empty where it should not."""
     if now > label.until:
         return f"its lease is over for {(now - label.until) / 60:.0f} min"
@@ -77,10 +77,10 @@ def _unread(label: Label) -> bool:
     return label.home == home() and any(short(path.stem) == label.key for path in jobs_folder().glob("*.json"))
 
 
-def _unknown(machine: Machine, label: Label) -> Record:
+def _unknown(machine: Machine, label: Label) -> LaunchRecord:
     """Stands for the record that an orphan has not: what it leaves is put into the current folder."""
     name = f"{label.key}-{machine.id}"
-    return Record(label.key, ENGINE, name, "", f"runs/{name}", 1, 0, "", str(machine.id))
+    return LaunchRecord(label.key, ENGINE, name, "", f"runs/{name}", 1, 0, "", str(machine.id))
 
 
 def reap(say: Callable[[str], None], *, dry_run: bool = False, discard: bool = False) -> Harvest:

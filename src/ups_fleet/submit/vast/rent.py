@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ups.files import write_atomic
 from ups.types import ConfigError, UpsError
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.records import file_of
 from ups_fleet.submit.vast.client import Client, Machine, NotOursError, VastError
 from ups_fleet.submit.vast.labels import Label, home, short
@@ -36,7 +36,7 @@ class Rental:
     unanswered: int = 0
 
 
-def rented(client: Client, job: Job, script: str, say: Callable[[str], None]) -> Machine:
+def rented(client: Client, job: LaunchJob, script: str, say: Callable[[str], None]) -> Machine:
     """A machine that runs the script. Whatever happens before it runs, no machine of this job is left."""
     candidates = offers(client, job)
     check_money(client, job, candidates[0])
@@ -50,7 +50,7 @@ def rented(client: Client, job: Job, script: str, say: Callable[[str], None]) ->
 
 
 def _first_that_comes(
-    client: Client, job: Job, rental: Rental, script: str, candidates: list[Offer], say: Callable[[str], None]
+    client: Client, job: LaunchJob, rental: Rental, script: str, candidates: list[Offer], say: Callable[[str], None]
 ) -> Machine:
     """The first of some machines that comes to run; the others are given back."""
     reason = ""
@@ -123,7 +123,7 @@ def destroy_all(client: Client, key: str, ids: Iterable[int]) -> None:
         raise foreign
 
 
-def _made(client: Client, job: Job, rental: Rental, offer: Offer, script: str) -> int:
+def _made(client: Client, job: LaunchJob, rental: Rental, offer: Offer, script: str) -> int:
     """Rent the machine of an offer. Where Vast does not say whether it did, the label tells."""
     until = int(client.now() + START + (job.seconds or 0.0) + job.grace)
     label = str(Label(short(job.key), home(), until))
@@ -151,7 +151,7 @@ def _looked_for(client: Client, key: str) -> list[Machine]:
     return []
 
 
-def _come(client: Client, job: Job, offer: Offer, id: int) -> Machine:
+def _come(client: Client, job: LaunchJob, offer: Offer, id: int) -> Machine:
     """The machine, once its container runs; a VastError where it does not within START seconds, is another's, or costs
     more than was offered."""
     end = time.monotonic() + START

@@ -7,14 +7,14 @@ from functools import cache
 from importlib.resources import files
 
 from ups.types import ConfigError
-from ups_fleet.submit.job import Job
+from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.shell import quoted
 
 LONGEST = 4048  # characters: Vast takes no longer ones
 REMARK = re.compile(r"^\s*#.*\n|\s{2}#\s.*$", re.MULTILINE)
 
 
-def render(job: Job) -> str:
+def render(job: LaunchJob) -> str:
     """The script of a job: a pure function of it. It holds no secret; the machine has a key of its own."""
     options = job.options
     variables = {

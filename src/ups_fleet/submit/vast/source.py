@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ups.types import ConfigError
 from ups.version import __version__
-from ups_fleet.submit.job import Job, Option
+from ups_fleet.submit.job import LaunchJob, Option
 
 SSH = re.compile(r"(?:ssh://)?git@([\w.-]+)[:/](?!\d+/)(.+)")
 LOGIN = re.compile(r"://[^/]*@|\?")  # also one of a query, such as ?private_token=…
@@ -26,7 +26,7 @@ PACKAGE = "universal-physics-stack"
 ANYBODY = ("-c", "credential.helper=", "-c", "core.askPass=", "-c", "core.sshCommand=false")
 
 
-def with_source(job: Job, data: str = "", store: str = "") -> Job:
+def with_source(job: LaunchJob, data: str = "", store: str = "") -> LaunchJob:
     """The job with the address and the commit of its code; a ConfigError for what a rented machine would not find."""
     root = Path(_git(job.place, "rev-parse", "--show-toplevel", problem=f"{job.place} is in no git repository"))
     _check_clean(root)
@@ -102,7 +102,7 @@ def _holds(root: Path, tip: str, commit: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
 
 
-def _check_there(job: Job, root: Path, data: str) -> None:
+def _check_there(job: LaunchJob, root: Path, data: str) -> None:
     """A ConfigError for files that the run reads and the commit does not hold."""
     for path in dict.fromkeys((*_with_bases(job.config), *job.inputs)):
         inside = path.resolve().is_relative_to(root.resolve())
@@ -115,7 +115,7 @@ def _check_there(job: Job, root: Path, data: str) -> None:
         raise ConfigError(f"{job.config}: names {root}, a folder of this computer; write relative paths.")
 
 
-def _text(job: Job) -> str:
+def _text(job: LaunchJob) -> str:
     """What the config and the flags of a job say."""
     return " ".join((job.config.read_text(errors="replace"), *(value for _, value in job.flags)))
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from ups.plugins import Table
 from ups.types import ConfigError, check_known
-from ups_fleet.supervise.job import Job
+from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.launchers.forked import ForkLauncher
 from ups_fleet.supervise.launchers.launcher import Launcher
 from ups_fleet.supervise.launchers.nodes import Nodes
-from ups_fleet.supervise.launchers.processes import Processes
+from ups_fleet.supervise.launchers.processes import ProcessLauncher
 
 __all__ = ["LAUNCHERS", "Launcher", "launcher_of"]
 
 OURS: dict[str, type[Launcher]] = {
     "forked": ForkLauncher,
-    "processes": Processes,
+    "processes": ProcessLauncher,
     "nodes": Nodes,
 }
 LAUNCHERS: Table[type[Launcher]] = Table("launchers", OURS)
 
 
-def launcher_of(job: Job, name: str = "") -> Launcher:
+def launcher_of(job: RankJob, name: str = "") -> Launcher:
     """The launcher called `name`; without a name `processes` on one machine and `nodes` on several."""
     name = name or ("processes" if job.nodes == 1 else "nodes")
     check_known("launcher", (name,), LAUNCHERS)

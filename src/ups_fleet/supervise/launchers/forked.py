@@ -16,11 +16,11 @@ from ups.streams import alone
 from ups.types import ConfigError
 from ups_fleet.supervise import rank_parent
 from ups_fleet.supervise.forked_functions import CaughtExit
-from ups_fleet.supervise.job import Start
-from ups_fleet.supervise.launchers.processes import Child, Processes
+from ups_fleet.supervise.job import RankStart
+from ups_fleet.supervise.launchers.processes import ProcessLauncher, RankProcess
 
 
-class ForkLauncher(Processes):
+class ForkLauncher(ProcessLauncher):
     """Ranks of a command `python -m MODULE FOLDER`, without the start of an interpreter: `MODULE.main(FOLDER)`. Any
     other command is executed.
 
@@ -35,14 +35,14 @@ class ForkLauncher(Processes):
     def __init__(
         self,
         hooks: Callable[[], Callable[[], None]] | None = None,
-        before: Callable[[Start], None] = lambda start: None,  # noqa: ARG005
+        before: Callable[[RankStart], None] = lambda start: None,  # noqa: ARG005
     ) -> None:
         super().__init__()
         self._hooks = hooks
         self._before = before
         self._copies = self._may_copy = True
 
-    def start(self, start: Start) -> None:
+    def start(self, start: RankStart) -> None:
         self._before(start)
         self._copies = self._may_copy and alone()
         if self._hooks is not None and not self._copies:
@@ -56,7 +56,7 @@ class ForkLauncher(Processes):
         self._may_copy = self._hooks is not None
         return self._copies and not self._may_copy
 
-    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
         if not self._copies:
             return super().child(command, env, log)
         return fork(lambda: self._be_parent(list(command), env, log.fileno()))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from ups.parsing import read_json
-from ups_fleet.supervise.job import Start
+from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.start_dir import StartDir
 
 
@@ -35,7 +35,7 @@ class Launcher(Protocol):
         the supervisor starts them again, from the checkpoint that they have just written."""
         ...
 
-    def start(self, start: Start) -> None:
+    def start(self, start: RankStart) -> None:
         """Start `start.job.ranks` processes, each with `start.env` and its own RANK, under `parent_command`."""
         ...
 

@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 
 from ups.rundir import RunDir
 from ups.wire import Channel, connect, host_and_port, read_secret
-from ups_fleet.supervise.job import Start
-from ups_fleet.supervise.launchers.processes import Processes
+from ups_fleet.supervise.job import RankStart
+from ups_fleet.supervise.launchers.processes import ProcessLauncher
 from ups_fleet.supervise.meeting import Meeting
 from ups_fleet.supervise.network import interface_of, local_address
 
 PAUSE = 0.2  # seconds between two looks for node 0
 
 
-class Nodes(Processes):
+class Nodes(ProcessLauncher):
     """Each node starts its own ranks once the meeting point has told it their numbers; see `Meeting` for who is there.
 
     The meeting point lives as long as node 0's supervisor, over all starts. `last_call`: seconds that it waits for more
@@ -34,10 +34,10 @@ class Nodes(Processes):
         self._last_call, self._join = last_call, join
         self._meeting: Meeting | None = None
         self._attendance: Attendance | None = None
-        self._start: Start | None = None
+        self._start: RankStart | None = None
         self._told = False
 
-    def start(self, start: Start) -> None:
+    def start(self, start: RankStart) -> None:
         if start.job.nodes == 1:  # nobody to meet
             super().start(start)
             return
@@ -72,7 +72,7 @@ class Nodes(Processes):
             return None  # not the end of the job
         return super().poll() if self._parents else None
 
-    def _begin(self, start: Start, group: dict[str, Any]) -> None:
+    def _begin(self, start: RankStart, group: dict[str, Any]) -> None:
         place = {"UPS_MEET": f"tcp:{start.job.rendezvous}", "UPS_GROUP": group["group"]}
         place["UPS_SECRET"] = str(RunDir(Path(start.env["UPS_HOME"])).secret)
         # Ranks talk over the interface that leads to the rendezvous, whatever a host's name says.

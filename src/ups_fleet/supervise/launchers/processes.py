@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import BinaryIO, ClassVar, Protocol
 
 from ups_fleet.supervise import network
-from ups_fleet.supervise.job import Start, parent_command
+from ups_fleet.supervise.job import RankStart, parent_command
 from ups_fleet.supervise.launchers.launcher import Exit, RecordedRanks, kill_group, read_exits
 
 
-class Child(Protocol):
+class RankProcess(Protocol):
     """What is asked of a started process."""
 
     @property
@@ -21,7 +21,7 @@ class Child(Protocol):
     def wait(self) -> int: ...
 
 
-class Processes(RecordedRanks):
+class ProcessLauncher(RecordedRanks):
     """Every rank is a process of its own, under a parent that this process starts.
 
     Ranks of one machine find each other through a file in the folder of their start, which nobody else can open, and
@@ -32,16 +32,16 @@ class Processes(RecordedRanks):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parents: list[Child] = []  # of the ranks, in their order
+        self._parents: list[RankProcess] = []  # of the ranks, in their order
         self._gone: dict[int, float] = {}
         self._first = 0  # rank of this machine
 
-    def start(self, start: Start) -> None:
+    def start(self, start: RankStart) -> None:
         self._files = start.files
         self._gone.clear()
         self.begin(start, network.private_meeting(start.files), 0, start.job.ranks)
 
-    def begin(self, start: Start, place: Mapping[str, str], first: int, world: int) -> None:
+    def begin(self, start: RankStart, place: Mapping[str, str], first: int, world: int) -> None:
         """Start this machine's ranks, from number `first` on, of `world`; `place` is where they meet."""
         count, self._first = start.job.ranks, first
         env = {**start.env, **place, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(count)}
@@ -51,15 +51,15 @@ class Processes(RecordedRanks):
                 own = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
                 self._parents.append(self.child(self.command(start, first + local), {**env, **own}, log))
 
-    def log(self, start: Start) -> BinaryIO:
+    def log(self, start: RankStart) -> BinaryIO:
         """What the launcher itself has to say of a start."""
         return (start.logs / f"launcher-{start.job.node}.log").open("ab")
 
-    def command(self, start: Start, rank: int) -> tuple[str, ...]:  # noqa: ARG002
+    def command(self, start: RankStart, rank: int) -> tuple[str, ...]:  # noqa: ARG002
         """The command line of a rank; a launcher that puts something in front of it overrides this."""
         return start.job.command
 
-    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
         """Start the parent of a rank, in a session of its own; the rank runs `command`."""
         words = parent_command(command)
         return subprocess.Popen(
