@@ -549,8 +549,8 @@ def test_init_says_what_readers_noticed_and_what_is_doubtful(
         np.savez(tmp_path / "d" / f"{i}.npz", u=u, t=t, x=np.arange(16) / 16, inflow=np.arange(len(t)))
     text = "name: d\ndims: [time, x]\nfields: {u: [u]}\nperiodic: [x]\n"
     (tmp_path / "d.yaml").write_text(text)
+    words = ["--task", str(tmp_path / "d.yaml"), "--out", str(tmp_path / "run.yaml"), "--device", "cpu"]
     with pytest.raises(SystemExit, match="0"):
-        words = ["--task", str(tmp_path / "d.yaml"), "--out", str(tmp_path / "run.yaml"), "--device", "cpu"]
         main(["init", str(tmp_path / "d"), *words])
     shown = capsys.readouterr().out
     assert "the times are not uniform, and each step is learnt with its own length" in shown

@@ -22,7 +22,7 @@ STOPPED = {"T": "its process is stopped", "t": "its process is traced"}
 
 
 @dataclass
-class Watched:
+class WatchedRank:
     """A rank since the moment it last did something."""
 
     beat: tuple[int, int]
@@ -53,7 +53,7 @@ class Stillness:
         self._limits, self._whole, self._slack, self._clock = limits, whole, slack, clock
         self._last = self._looked = clock()
         self._stored = 0
-        self._watched: dict[int, Watched] = {}
+        self._watched: dict[int, WatchedRank] = {}
         self.at_disk: dict[int, float] = {}  # seconds that ranks have waited for storage that works
 
     def look(self, pids: Mapping[int, int], beats: Mapping[int, Beat]) -> None:
@@ -78,13 +78,13 @@ class Stillness:
             waits = beat is not None and beat.waiting
             known = self._watched.get(rank)
             if known is None or known.beat != count:
-                self._watched[rank] = Watched(count, now, waits)
+                self._watched[rank] = WatchedRank(count, now, waits)
                 self.at_disk.pop(rank, None)
             else:
                 known.waits = waits or activity.waits_for_lock(pid, waiters)
                 self._compare(rank, pid, known, storage_rests)
 
-    def _compare(self, rank: int, pid: int, watched: Watched, storage_rests: bool) -> None:
+    def _compare(self, rank: int, pid: int, watched: WatchedRank, storage_rests: bool) -> None:
         before, watched.state, now = watched.state, state_of(pid), self._last
         if watched.state in STOPPED:
             watched.busy = False

@@ -67,13 +67,7 @@ def open_arrays(
     if 0 in sizes.values():
         raise DataError(f"{path}: {next(n for n, size in sizes.items() if not size)} has length 0; write it again.")
     check_points(store, known, space, sizes, {v.name for v in parts.fields}, {*parts.coordinates, *definition.bounds})
-    for v in (v for v in (*parts.coordinates.values(), *parts.params) if v.dtype.kind == "c"):
-        raise complex_values(path, v.words)
-    with naming_fault(path, "its coordinates"):
-        stored = {name: _whole(store, v) for name, v in parts.coordinates.items()}
-        params = {v.name: _column(store, v) for v in parts.params}
-    words = {name: values for name, values in stored.items() if values.dtype.kind in "OSTU"}
-    stored |= {name: read_words(name, values, remarks, path) for name, values in words.items()}
+    stored, params = _read(store, parts, remarks)
     domain, flipped = grid(space, shape, stored, definition.bounds, remarks, path)
     frames, clock = sizes.get(TIME, 1), stored.get(TIME) if TIME in sizes else None
     offered = _offered(store, known, {*params, *taken}, remarks)
@@ -111,6 +105,17 @@ def open_arrays(
     )
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
+
+
+def _read(store: ArrayStore, parts: Parts, remarks: Remarks) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The values of coordinates and of parameters, by name."""
+    for v in (v for v in (*parts.coordinates.values(), *parts.params) if v.dtype.kind == "c"):
+        raise complex_values(store.path, v.words)
+    with naming_fault(store.path, "its coordinates"):
+        stored = {name: _whole(store, v) for name, v in parts.coordinates.items()}
+        params = {v.name: _column(store, v) for v in parts.params}
+    words = {name: values for name, values in stored.items() if values.dtype.kind in "OSTU"}
+    return stored | {name: read_words(name, values, remarks, store.path) for name, values in words.items()}, params
 
 
 def _ignored_in_vain(variables: Sequence[Variable], definition: Definition) -> list[str]:
