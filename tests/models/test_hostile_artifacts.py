@@ -237,12 +237,12 @@ def test_a_device_or_pipe_is_no_simulator(tmp_path: Path) -> None:
             Simulator.load(path)
 
 
-def test_a_file_with_a_hole_of_terabytes_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_with_a_hole_of_terabytes_is_one_sentence(
+    tmp_path: Path, whole: tuple[Header, dict[str, torch.Tensor]]
+) -> None:
     path, size = tmp_path / "simulator.safetensors", 2**43
     header = {"codec.x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
-    words = json.dumps(
-        {"__metadata__": {"ups": json.dumps({"format": artifact.FORMAT, "version": artifact.VERSION})}, **header}
-    ).encode()
+    words = json.dumps({"__metadata__": {"ups": json.dumps(whole[0])}, **header}).encode()
     path.write_bytes(struct.pack("<Q", len(words)) + words)
     try:
         os.truncate(path, 8 + len(words) + size)
