@@ -17,6 +17,7 @@ from ups.data.digits import Digits
 from ups.data.duplicates import copies, ends_of, scattered
 from ups.data.neighbours import check_neighbours
 from ups.data.readers.array_dims import AS_MANY
+from ups.data.readers.zarr_chunks import ABSENT
 from ups.data.splits import make_split
 from ups.data.units import check_units
 from ups.definition import Definition
@@ -50,7 +51,7 @@ WRONG = (
 UNMEASURABLE = (WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL)
 
 # Notes of a reader that `ups data validate` repeats: what it took for granted, and may be otherwise.
-UNSURE = (AS_MANY, CONTRADICTED, FALLS, NO_TIMES, UNEVEN_TIMES, "is not used")
+UNSURE = (ABSENT, AS_MANY, CONTRADICTED, FALLS, NO_TIMES, UNEVEN_TIMES, "is not used")
 
 Task = str | Definition | None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -54,6 +55,9 @@ class Variable:
     content: Array | None = None
     """The whole of it, where it is small and was read with the header."""
     kind: str = ARRAY
+    valid: tuple[float, float] = (-math.inf, math.inf)
+    """Numbers outside it stand for nothing: as they are stored, or `valid_unpacked`."""
+    valid_unpacked: bool = False
 
     @property
     def channels(self) -> int:
@@ -71,15 +75,22 @@ class Variable:
     def decoded(self, stored: Array) -> Array:
         """Floating-point numbers as they are stored; whole numbers, truth values and dates as floats."""
         kind, size = stored.dtype.kind, stored.dtype.itemsize
+        if kind in "mM":
+            return dates_as_numbers(stored)
+        if {kind, self.dtype.kind} == {"i", "u"}:
+            stored = stored.astype(self.dtype)
         target = np.dtype(f"f{min(size, 8)}" if kind == "f" else "f4" if size <= 2 else "f8")
         packed = (self.scale, self.offset) != (1.0, 0.0)
         values = stored.astype(np.dtype("f8") if packed else target, copy=False)
         nothing = [number for number in self.fill if not np.isnan(number)]
-        if kind in "mM":
-            values = dates_as_numbers(stored)
-        elif nothing:
+        if nothing:
             values = np.where(np.isin(stored, np.asarray(nothing, stored.dtype)), np.nan, values)
-        return values * self.scale + self.offset if packed else values
+        seen = values * self.scale + self.offset if packed else values
+        low, high = self.valid
+        if low > -math.inf or high < math.inf:
+            judged = seen if self.valid_unpacked else stored
+            seen = np.where((judged < low) | (judged > high), np.nan, seen)
+        return seen
 
 
 def is_small(shape: tuple[int, ...]) -> bool:

@@ -336,10 +336,7 @@ def _whole(store: ArrayStore, v: Variable) -> Array:
     values = _content(store, v)
     real = [name for name in v.dims if name]
     values = values.T if real == [TIME, SAMPLE] else values
-    if values.dtype.kind in "OSTU":
-        return values
-    plainly = (v.scale, v.offset) == (1.0, 0.0) and values.dtype.kind == "f"
-    return values.astype(values.dtype.newbyteorder("=")) if plainly else v.decoded(values)
+    return values if values.dtype.kind in "OSTU" else v.decoded(values)
 
 
 def _content(store: ArrayStore, v: Variable) -> Array:

@@ -12,8 +12,8 @@ import numpy as np
 
 from ups.data.hdf5 import NETCDF, flavour, naming_damage, open_file
 from ups.data.readers.arrays import DAMAGE, ArrayStore, Variable, Where
-from ups.data.readers.assemble import open_arrays
 from ups.data.readers.attributes import numbers_of, offered
+from ups.data.readers.conventions import NUMBERS, WORDS, numbers_in, open_conventional, unwritten, variable
 from ups.data.readers.hdf5_arrays import Hdf5Store, readable, small, word
 from ups.data.readers.netcdf3 import MAGIC, NetcdfVariable, places
 from ups.data.source import Reader, Source
@@ -22,8 +22,7 @@ from ups.files import starts_with
 from ups.later import h5py
 from ups.types import Array, DataError, TaskSpec
 
-WORDS = ("axis", "units", "standard_name", "bounds", "coordinates", "dtype")
-ATTRIBUTES = (*WORDS, "_FillValue", "missing_value", "scale_factor", "add_offset", "NAME", "CLASS")
+ATTRIBUTES = (*WORDS, *NUMBERS, "NAME", "CLASS")
 DIMENSIONS = ("DIMENSION_LIST", "DIMENSION_LABELS")
 # What netCDF says of a dimension that has no coordinates.
 BARE = "This is a netCDF dimension but not a netCDF variable"
@@ -53,29 +52,27 @@ def open_netcdf(path: Path, tasks: Mapping[str, TaskSpec], definition: Definitio
             stored, attributes = places(path)
         except (*DAMAGE, struct.error) as error:
             raise DataError(f"{path}: its header cannot be read, the file is damaged; fetch it again.") from error
-        variables = [variable(name, p.shape, p.dtype, p.dims, p.attributes) for name, p in stored.items()]
+        variables = [
+            variable(path, name, p.shape, p.dtype, p.dims, p.attributes, unwritten(p.dtype, p.attributes))
+            for name, p in stored.items()
+        ]
         variables += offered(attributes)
-        return open_arrays(ClassicStore(path, stored), variables, definition, named=True)
+        return open_conventional(ClassicStore(path, stored), variables, definition)
     with naming_damage(path, "its header"), open_file(path) as file:
-        variables = [*_variables(file), *offered(numbers_of(file))]
-    return open_arrays(Hdf5Store(path), variables, definition, named=True)
+        variables = [*_variables(path, file), *offered(numbers_of(file))]
+        inner = {name: held for name, node in file.items() if isinstance(node, h5py.Group) and (held := _held(node))}
+    way = "`xarray.open_dataset(FILE, group='GROUP').to_netcdf('OTHER.nc')` writes one to a file of its own"
+    return open_conventional(Hdf5Store(path), variables, definition, inner, way)
 
 
-def variable(
-    name: str, shape: tuple[int, ...], dtype: Any, dims: tuple[str, ...], attrs: Mapping[str, Any]
-) -> Variable:
-    """A variable with what its attributes say of its numbers."""
-    fill = [attrs[key] for key in ("_FillValue", "missing_value") if key in attrs]
-    numbers = [float(x) for value in fill for x in np.ravel(value) if np.asarray(value).dtype.kind in "biuf"]
-    scale, offset = (
-        float(np.ravel(attrs[key])[0]) if key in attrs else 1.0 * (key == "scale_factor")
-        for key in ("scale_factor", "add_offset")
-    )
-    words = {key: word(attrs[key]) for key in WORDS if key in attrs}
-    return Variable(name, name, tuple(shape), np.dtype(dtype), dims, words, tuple(numbers), scale, offset)
+def _held(group: Any) -> list[str]:
+    """The data sets in a group, and in groups of it."""
+    held: list[str] = []
+    group.visititems(lambda name, node: held.append(name) if isinstance(node, h5py.Dataset) else None)
+    return held
 
 
-def _variables(file: Any) -> Iterator[Variable]:
+def _variables(path: Path, file: Any) -> Iterator[Variable]:
     """The variables of the root group with the names of their dimensions."""
     for name, node in file.items():
         shape = node.shape if isinstance(node, h5py.Dataset) else None
@@ -88,7 +85,17 @@ def _variables(file: Any) -> Iterator[Variable]:
             continue
         scale = word(attributes.get("CLASS", "")) == "DIMENSION_SCALE"
         dims = (name,) if scale and len(shape) == 1 else _dims(file, node, there)
-        yield replace(variable(name, shape, node.dtype, dims, attributes), content=small(node))
+        fill = _unwritten(node, attributes)
+        yield replace(variable(path, name, shape, node.dtype, dims, attributes, fill), content=small(node))
+
+
+def _unwritten(node: Any, attributes: Mapping[str, Any]) -> list[float]:
+    """What stands where nothing was written: what the file itself says, and what the netCDF library leaves. It leaves
+    a whole number only where it said so."""
+    plan, dtype = node.id.get_create_plist(), node.dtype
+    own = dtype.kind in "iuf" and plan.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    stated = [x for x in numbers_in(node.fillvalue) if x] if own and dtype.itemsize > 1 else []
+    return [*stated, *(unwritten(dtype, attributes) if dtype.kind == "f" else ())]
 
 
 def _dims(file: Any, node: Any, attributes: set[str]) -> tuple[str, ...]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ups.data.readers.arrays import ArrayStore, Variable, Where, naming_fault
-from ups.data.readers.assemble import open_arrays
 from ups.data.readers.attributes import offered
-from ups.data.readers.netcdf import variable
+from ups.data.readers.conventions import numbers_in, open_conventional, variable
+from ups.data.readers.zarr_chunks import LEFT_OUT, absent
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.parsing import parse_json, read_text
@@ -65,10 +65,18 @@ def open_zarr(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition)
         )
     with naming_fault(path, "its metadata"):
         stored = _check_store(path)
-        group = _group(path)
-        variables = [*_variables(group), *offered(dict(group.attrs))]
+        group, notes = _group(path), list[str]()
+        # By name, as in consolidated metadata: without it they come in the order in which their reads happen to end.
+        members = sorted(group.members(), key=lambda item: str(item[0]))
+        groups = {str(name): node for name, node in members if hasattr(node, "members")}
+        arrays = [(str(name), node) for name, node in members if name not in groups]
+        variables = [*_variables(path, arrays, notes), *offered(dict(group.attrs))]
         check_claim(path, sum(v.dtype.itemsize * math.prod(v.shape) for v in variables), stored)
-    return open_arrays(ZarrStore(path), variables, definition, named=True)
+        inner = {name: sorted(str(key) for key, _ in held.arrays()) for name, held in groups.items()}
+    way = f"each is a store by itself: {path}/GROUP"
+    source = open_conventional(ZarrStore(path), variables, definition, inner, way)
+    source.notes = (*source.notes, *notes)
+    return source
 
 
 def _group(path: Path) -> Any:
@@ -113,17 +121,21 @@ def _check_metadata(file: Path, content: Any) -> None:
                         raise DataError(f"{file}: is packed by '{name}', which is not read; pack it by zstd or blosc.")
 
 
-def _variables(group: Any) -> Iterator[Variable]:
-    # By name, as in consolidated metadata: without it they come in the order in which their reads happen to end.
-    for name, array in sorted(group.arrays(), key=lambda item: str(item[0])):
-        attributes = dict(array.attrs)
-        dims = getattr(array.metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
+def _variables(path: Path, arrays: Sequence[tuple[str, Any]], notes: list[str]) -> Iterator[Variable]:
+    for name, array in arrays:
+        attributes, metadata = dict(array.attrs), array.metadata
+        dims = getattr(metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
         names = tuple(str(dim) for dim in dims) if dims else tuple(f"axis {i} of {name}" for i in range(array.ndim))
-        # xarray writes the fill value of floats in code, which only ever means NaN.
-        numbers = {
-            key: value for key, value in attributes.items() if not (key == "_FillValue" and isinstance(value, str))
-        }
-        yield variable(name, array.shape, array.dtype, names, numbers)
+        # A zero is what Zarr itself puts where nobody says otherwise, and a number like any other.
+        stated = numbers_in(metadata.fill_value) if array.dtype.kind in "biuf" else []
+        read = variable(path, name, array.shape, array.dtype, names, attributes, [x for x in stated if x])
+        nothing = any(math.isnan(x) or x in read.fill for x in stated)
+        if metadata.zarr_format > 2 and "_FillValue" not in attributes and read.fill and np.isfinite(stated).all():
+            notes.append(f"cells of {name} that hold {stated[0]:.6g}, its fill value, are read as NaN")
+        lost = absent(path / name, array.shape, array.shards or array.chunks)
+        if lost.count and stated:
+            notes.append(f"{lost.words(name)} {'missing' if nothing else 'full of zeros'}; {LEFT_OUT}")
+        yield read
 
 
 READER = Reader(is_zarr, open_zarr, suffixes=(".zarr",))

@@ -1,0 +1,198 @@
+"""Files that other programs wrote: what they mark as missing is missing, what they pack is unpacked, nothing is lost
+in silence."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from scipy.io import netcdf_file
+
+from ups.data import open_source
+from ups.data.readers.conventions import variable
+from ups.data.readers.zarr_chunks import absent
+from ups.definition import Definition
+from ups.types import Array, DataError
+
+AXES = ("sample", "time", "x")
+U = np.random.default_rng(0).random((2, 3, 8)).astype("f4")
+HOLED = np.where(np.arange(8) == 2, np.nan, U).astype("f4")
+
+
+def netcdf3(path: Path, **arrays: tuple[Array, dict[str, Any]]) -> Path:
+    with netcdf_file(path, "w") as file:
+        for name, length in zip(AXES, U.shape, strict=True):
+            file.createDimension(name, length)
+        for name, (array, attributes) in arrays.items():
+            made = file.createVariable(name, array.dtype, AXES)
+            made[:] = array
+            for key, value in attributes.items():
+                setattr(made, key, value)
+    return path
+
+
+def netcdf4(path: Path, fill: Any = None, **arrays: tuple[Array, dict[str, Any]]) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, length in zip(AXES, U.shape, strict=True):
+            file[name] = np.arange(length)
+            file[name].make_scale(f"This is a netCDF dimension but not a netCDF variable. {length}")
+        for name, (array, attributes) in arrays.items():
+            made = file.create_dataset(name, data=array, fillvalue=fill)
+            for i, axis in enumerate(AXES):
+                made.dims[i].attach_scale(file[axis])
+            made.attrs.update(attributes)
+    return path
+
+
+def read(path: Path, name: str = "u") -> Array:
+    with open_source(path, {}) as source:
+        at = source.task.channels.index(name)
+        return np.stack([source.read(i)[..., at] for i in range(len(source))])
+
+
+@pytest.mark.parametrize("write", [netcdf3, netcdf4])
+def test_what_the_netcdf_library_leaves_where_nothing_was_written_is_missing(write: Any, tmp_path: Path) -> None:
+    filled = np.where(np.isnan(HOLED), 9.969209968386869e36, HOLED).astype("f4")
+    np.testing.assert_array_equal(read(write(tmp_path / "a.nc", u=(filled, {}))), HOLED)
+    other = np.where(np.isnan(HOLED), -1, HOLED).astype("f4")
+    stated = write(tmp_path / "b.nc", u=(other, {"_FillValue": np.float32(-1)}))
+    np.testing.assert_array_equal(read(stated), HOLED)
+
+
+def test_whole_numbers_are_missing_where_the_file_says_what_stands_there(tmp_path: Path) -> None:
+    counts = np.where(np.isnan(HOLED), -32767, HOLED * 1000).astype("i2")
+    expected = np.where(np.isnan(HOLED), np.nan, counts)
+    np.testing.assert_array_equal(read(netcdf3(tmp_path / "a.nc", u=(counts.astype(">i2"), {}))), expected)
+    np.testing.assert_array_equal(read(netcdf4(tmp_path / "b.nc", np.int16(-32767), u=(counts, {}))), expected)
+    np.testing.assert_array_equal(read(netcdf4(tmp_path / "c.nc", u=(counts, {}))), counts)
+
+
+@pytest.mark.parametrize("write", [netcdf3, netcdf4])
+def test_whole_numbers_without_sign_are_read_so_and_their_fill_value_too(write: Any, tmp_path: Path) -> None:
+    counts = np.where(np.isnan(HOLED), 255, HOLED * 250).astype("u1")
+    attributes = {"_Unsigned": "true", "_FillValue": np.int8(-1), "scale_factor": 0.5, "add_offset": 1.0}
+    path = write(tmp_path / "a.nc", u=(counts.view("i1"), attributes))
+    np.testing.assert_array_equal(read(path), np.where(np.isnan(HOLED), np.nan, counts * 0.5 + 1))
+
+
+@pytest.mark.parametrize("write", [netcdf3, netcdf4])
+def test_each_variable_of_a_field_has_its_own_scale_and_offset(write: Any, tmp_path: Path) -> None:
+    packed = (U * 1000).astype("i2")
+    scales = {"u": (0.5, 1.0), "v": (0.25, -3.0), "w": (1.0, 0.0)}
+    arrays = {n: (packed, {"scale_factor": a, "add_offset": b}) for n, (a, b) in scales.items()}
+    task = Definition("flow", fields={"velocity": ("u", "v", "w")})
+    with open_source(write(tmp_path / "a.nc", **arrays), {}, task) as source:
+        for at, (scale, offset) in enumerate(scales.values()):
+            np.testing.assert_array_equal(source.read(1)[..., at], packed[1] * scale + offset)
+
+
+@pytest.mark.parametrize("write", [netcdf3, netcdf4])
+@pytest.mark.parametrize("scale", [np.array([0.5, 0.25]), "half", np.nan])
+def test_a_scale_that_is_not_one_number_is_one_sentence(write: Any, scale: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.nc", u=((U * 1000).astype("i2"), {"scale_factor": scale}))
+    with pytest.raises(DataError, match=r"a\.nc: scale_factor of u is .*, where one number is meant") as caught:
+        open_source(path, {})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("write", [netcdf3, netcdf4])
+def test_numbers_outside_the_valid_range_are_missing_and_a_note_says_so(write: Any, tmp_path: Path) -> None:
+    filled = np.where(np.isnan(HOLED), 1e9, HOLED).astype("f4")
+    path = write(tmp_path / "a.nc", u=(filled, {"valid_range": np.array([0.0, 2.0], "f4")}))
+    np.testing.assert_array_equal(read(path), HOLED)
+    assert "values of u outside the valid range" in " ".join(open_source(path, {}).notes)
+    packed = np.where(np.isnan(HOLED), 3000, HOLED * 1000).astype("i2")
+    meant = write(tmp_path / "b.nc", u=(packed, {"valid_max": 2.0, "scale_factor": 1e-3}))
+    np.testing.assert_array_equal(np.isnan(read(meant)), np.isnan(HOLED))
+
+
+def test_groups_whose_variables_are_not_read_are_mentioned(tmp_path: Path) -> None:
+    path = netcdf4(tmp_path / "a.nc", u=(U, {}))
+    with h5py.File(path, "a") as file:
+        file["inner/q"] = U
+    assert "its groups (inner) are not read (q)" in " ".join(open_source(path, {}).notes)
+    with h5py.File(path, "a") as file:
+        del file["u"]
+    with pytest.raises(DataError, match=r"its groups \(inner\) are not read \(q\); `xarray"):
+        open_source(path, {})
+
+
+def test_a_fill_value_is_understood_in_each_way_in_which_it_is_written() -> None:
+    def fill(dtype: str, value: Any) -> tuple[float, ...]:
+        return variable(Path("a"), "u", (8,), dtype, ("x",), {"_FillValue": value}).fill
+
+    assert fill("f4", base64.b64encode(struct.pack("<d", -9999.0)).decode()) == (-9999.0,)
+    assert fill("f4", "-9999.0") == (-9999.0,)
+    assert fill("i8", np.int64(2 - 2**63)) == (2 - 2**63,)
+    assert fill("i2", 1e20) == ()
+    assert fill("u1", np.int8(-1)) == (255,)
+
+
+@pytest.mark.parametrize("spelling", ["{}.{}", "{}/{}", "c/{}/{}", "c.{}.{}"])
+def test_chunks_that_are_not_there_are_counted(spelling: str, tmp_path: Path) -> None:
+    for i, j in ((0, 0), (0, 1), (1, 1), (7, 0)):  # the last was left by an array that was longer
+        path = tmp_path / spelling.format(i, j)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    (tmp_path / ".zarray").write_text("{}")
+    lost = absent(tmp_path, (3, 8), (2, 4))
+    assert (lost.count, lost.total, lost.first) == (1, 4, (1, 0))
+    assert "1 of the 4 chunks of u are not in the store (the first: 1.0)" in lost.words("u")
+
+
+def zarr_group(path: Path, version: int, **arrays: Any) -> Path:
+    zarr = pytest.importorskip("zarr", reason="needs the extra `formats`")
+    group = zarr.open_group(str(path), mode="w", zarr_format=version)
+    for name, (values, fill, attributes) in arrays.items():
+        dims = {"attributes": {**attributes, "_ARRAY_DIMENSIONS": AXES}}
+        dims = dims if version == 2 else {"dimension_names": AXES, "attributes": attributes}
+        made = group.create_array(name, shape=U.shape, chunks=(1, 1, 8), dtype="f4", fill_value=fill, **dims)
+        made[:, :2] = values[:, :2]
+    return path
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_cells_of_a_zarr_store_that_were_never_written_are_missing_and_zeros_stay_zeros(
+    version: int, tmp_path: Path
+) -> None:
+    zeros = np.where(np.isnan(HOLED), 0, HOLED)
+    marked = np.where(np.isnan(HOLED), -5, HOLED)
+    path = zarr_group(
+        tmp_path / "a.zarr", version, plain=(zeros, 0, {}), own=(marked, -5, {}), said=(zeros, 0, {"_FillValue": 0.0})
+    )
+    expected = {"plain": zeros, "own": HOLED, "said": HOLED}
+    for name, values in expected.items():
+        late = np.full_like(U[:, :1], 0 if name == "plain" else np.nan)
+        np.testing.assert_array_equal(read(path, name), np.concatenate([values[:, :2], late], 1))
+    notes = [note for note in open_source(path, {}).notes if "not in the store" in note]
+    assert len(notes) == 3
+    assert (
+        "2 of the 6 chunks of plain are not in the store (the first: 0.2.0), so taken to be full of zeros" in notes[1]
+    )
+    assert "taken to be missing" in notes[0]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_zarr_store_of_xarray_is_read_as_xarray_reads_it(version: int, tmp_path: Path) -> None:
+    pytest.importorskip("zarr", reason="needs the extra `formats`")
+    xarray = pytest.importorskip("xarray")
+    encoding = {"u": {"_FillValue": -9999.0}, "n": {"dtype": "i2", "_FillValue": -1, "scale_factor": 0.001}}
+    data = xarray.Dataset({"u": (AXES, HOLED), "n": (AXES, HOLED), "z": (AXES, np.nan_to_num(HOLED))})
+    data.to_zarr(tmp_path / "a.zarr", zarr_format=version, encoding=encoding)
+    with xarray.open_dataset(tmp_path / "a.zarr", engine="zarr") as truth:
+        for name in ("u", "n", "z"):
+            np.testing.assert_allclose(read(tmp_path / "a.zarr", name), truth[name].values, rtol=1e-6)
+    assert not [note for note in open_source(tmp_path / "a.zarr", {}).notes if "fill value" in note]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_groups_of_a_zarr_store_that_are_not_read_are_mentioned(version: int, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="needs the extra `formats`")
+    path = zarr_group(tmp_path / "a.zarr", version, u=(U, 0, {}))
+    zarr.open_group(str(path), mode="a").create_group("inner").create_array("q", shape=(3,), dtype="f4")
+    assert "its groups (inner) are not read (q); each is a store" in " ".join(open_source(path, {}).notes)
