@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ups.config import dump, fingerprint, incidental_keys, load
+from ups.config import dump, fingerprint, incidental_keys, load, shown
 from ups.run.config import EvalConfig, run_config, without_effect
 from ups.types import ConfigError
 
@@ -40,7 +40,7 @@ def test_a_file_lies_over_its_base_and_flags_lie_over_both(tmp_path: Path) -> No
 
 def test_a_shown_config_loads_to_itself_and_keeps_its_fingerprint(tmp_path: Path) -> None:
     config = load(run_config(), None, {"data.x.task": "kdv1d", "name": "y"})
-    again = load(run_config(), written(tmp_path, "shown.yaml", dump(config)))
+    again = load(run_config(), written(tmp_path, "shown.yaml", shown(config)))
     assert again == config
     assert fingerprint(again) == fingerprint(config)
 

@@ -11,9 +11,17 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
+from ups.config_shared import overridden, shortened, spread, whole, without_shared
 from ups.config_values import (
     Key,
     counted_as_numbers,
@@ -28,7 +36,7 @@ from ups.config_values import (
 from ups.parsing import TwiceError, not_yaml, parse_yaml, read_text
 from ups.types import ConfigError, UpsError, nearest
 
-Place = Callable[[dict[str, Any], Path], dict[str, Any]]  # of what a file says, with paths from the current folder on
+Lay = Callable[[dict[str, Any], Path], None]  # what a file says over what others have said before
 GROUPS = ("model_type", "dict_type", "dataclass_type")
 LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -46,8 +54,17 @@ class Config(BaseModel):
     names: ClassVar[frozenset[str]] = frozenset()
     # Keys that name files or folders, and whether a text there is a path.
     located: ClassVar[Mapping[str, Callable[[str], bool]]] = {}
+    # Keys that are written once for all sections beside them of a kind, which say only what differs: as `train` for
+    # each stage. A section has a key of this name, or is itself one.
+    shared: ClassVar[Mapping[str, type]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _for_all(cls, values: Any) -> Any:
+        """What is said of several sections is laid beneath what is said of each."""
+        return whole(cls, values) if cls.shared and isinstance(values, dict) else values
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -95,10 +112,46 @@ def _laid(
     origin: dict[Key, str] = {}
     if path is not None:
         home = os.path.abspath(str(overrides["home"])) if overrides.get("home") else None
-        _read(path, values, origin, lambda c, file: from_here(model, c, file, home if file == path else None), seen=())
+
+        def lay(content: dict[str, Any], file: Path) -> None:
+            placed = from_here(model, content, file, home if file == path else None)
+            _give_way(model, values, placed, origin)
+            _merge(values, placed, (), str(file), origin)
+
+        _read(path, lay, seen=())
+    _give_way(model, values, _nested(overrides), origin)
     for dotted, value in overrides.items():
         _set(values, tuple(dotted.split(".")), value, _flag(dotted), origin)
     return values, origin
+
+
+def _give_way(model: type[BaseModel], values: dict[str, Any], new: Mapping[str, Any], origin: dict[Key, str]) -> None:
+    """What a later file, or a flag, says of all sections takes the place of what earlier ones said of single ones."""
+    for key in overridden(model, new):
+        node: Any = values
+        for part in key[:-1]:
+            node = node.get(part) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.pop(key[-1], None)
+        _forget(key, origin)
+
+
+def _forget(key: Key, origin: dict[Key, str]) -> None:
+    for below in [known for known in origin if known[: len(key)] == key]:
+        del origin[below]
+
+
+def giving_way(model: type[BaseModel], flags: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted overrides without those of single sections that later ones say of all."""
+    gone = {".".join(key) for key in overridden(model, _nested(later))}
+    return {dotted: value for dotted, value in flags.items() if dotted not in gone}
+
+
+def _nested(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for dotted, value in overrides.items():
+        _set(values, tuple(dotted.split(".")), value, _flag(dotted), {})
+    return values
 
 
 def _flag(dotted: str) -> str:
@@ -147,8 +200,8 @@ def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, s
     return file, flags
 
 
-def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], place: Place, seen: Sequence[Path]) -> None:
-    """Lay the base first, then this file over it; remember for each key which file it came from."""
+def _read(path: Path, lay: Lay, seen: Sequence[Path]) -> None:
+    """Lay the base first, then this file over it."""
     path = path.resolve() if seen else path
     if path.resolve() in (p.resolve() for p in seen):
         chain = " → ".join(str(p) for p in (*seen, path))
@@ -180,8 +233,8 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], place: Pla
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must hold keys and values, not a {type(content).__name__}.")
     if (base := content.pop("base", None)) is not None:
-        _read(path.parent / str(base), values, origin, place, (*seen, path))
-    _merge(values, place(content, path), (), str(path), origin)
+        _read(path.parent / str(base), lay, (*seen, path))
+    lay(content, path)
 
 
 def from_here(model: type[BaseModel], content: dict[str, Any], path: Path, home: str | None = None) -> dict[str, Any]:
@@ -219,8 +272,7 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
         node[key[-1]] = parse_yaml(value) if isinstance(value, str) else value
     except yaml.YAMLError:
         raise ConfigError(f"{source}: '{value}' {not_yaml(str(value))}.") from None
-    for below in [known for known in origin if known[: len(key)] == key]:  # a group takes the place of the one before
-        del origin[below]
+    _forget(key, origin)  # a group takes the place of the one before
     origin[key] = source
 
 
@@ -262,8 +314,17 @@ def _origin(loc: Key, origin: Mapping[Key, str]) -> str:
 
 
 def dump(config: Config) -> str:
-    """The whole config as YAML, defaults included: what `ups config show` prints and a run folder keeps."""
-    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+    """The whole config as YAML, defaults included, each section with all of its keys: what a run folder keeps."""
+    return _as_yaml(without_shared(type(config), _plain(config)))
+
+
+def shown(config: Config) -> str:
+    """The whole config as YAML, of each section only what differs from a shared one: what `ups config show` prints."""
+    return _as_yaml(shortened(type(config), _plain(config)))
+
+
+def _as_yaml(values: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def _plain(config: Config, without: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -287,10 +348,10 @@ def fingerprint(config: Config, path: Path | None = None, defaults: Mapping[str,
     """A short hash of every value, defaults included; the order of keys and the files they came from do not matter.
     With the `path` of its file, of the keys alone that this (and its bases) sets, and of others that are not what
     `defaults` says of them: the same when keys are added, and another when a default becomes another."""
-    values = _plain(config, without=_incidental(config))
+    values = _deciding(config)
     if path is not None:
         left_out = unnamed(config, path)
-        values = picked(values, _laid(type(config), path, {})[0])
+        values = picked(values, spread(type(config), _laid(type(config), path, {})[0]))
         changed = {key: value for key, value in left_out.items() if (defaults or {}).get(key, value) != value}
         values |= {"changed defaults": changed} if changed else {}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
@@ -299,11 +360,16 @@ def fingerprint(config: Config, path: Path | None = None, defaults: Mapping[str,
 
 def unnamed(config: Config, path: Path) -> dict[str, Any]:
     """The values that the file of a config leaves out, by dotted key; all data sets have the name `*`."""
-    values = _plain(config, without=_incidental(config))
+    named = spread(type(config), _laid(type(config), path, {})[0])
     return {
         ".".join(("data", "*", *at[2:]) if at[0] == "data" else at): value
-        for at, value in unnamed_in(values, _laid(type(config), path, {})[0])
+        for at, value in unnamed_in(_deciding(config), named)
     }
+
+
+def _deciding(config: Config) -> dict[str, Any]:
+    """The values of a config that decide what its result is."""
+    return without_shared(type(config), _plain(config, without=_incidental(config)))
 
 
 def _incidental(section: Any) -> dict[str, Any]:

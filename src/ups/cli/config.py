@@ -17,16 +17,17 @@ def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fa
     """Print a whole config: FILE, its bases, the flags and every default.
 
     FILE is a YAML config; without one, the defaults alone. Any key is a flag, with dots for the levels, for example
-    `--data.burgers.seed 1`.
+    `--data.burgers.seed 1`. What counts for all stages stands once under `train`, what networks have in common under
+    `model.network`, and a section below shows only what differs there. What is printed is a config file itself.
     """
-    from ups.config import dump, file_and_flags, fingerprint, load
+    from ups.config import file_and_flags, fingerprint, load, shown
 
     file, overrides = file_and_flags(arguments)
     with waiting(f"reading {file}" if file else "reading the defaults"):
         from ups.run.config import run_config
 
         resolved = load(run_config(), file, overrides)
-    print(dump(resolved), end="")
+    print(shown(resolved), end="")
     print(f"# fingerprint {fingerprint(resolved)}")
     return delivered()
 

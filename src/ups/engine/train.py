@@ -29,6 +29,9 @@ class TrainConfig:
         {"log_every", "checkpoint_steps", "checkpoint_seconds", "max_failed_saves", "straggler", "prefetch"}
     )
 
+    # Budgets: one that is given takes the place of a default, whichever that is.
+    alternatives: ClassVar[frozenset[str]] = frozenset({"steps", "seconds"})
+
     steps: int | None = None
     """Optimizer steps; null: only `seconds` counts; 0: nothing is learnt."""
     seconds: float | None = None

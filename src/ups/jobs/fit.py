@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.config import as_flag, load
+from ups.config import as_flag, giving_way, load
 from ups.data import Source, defined
 from ups.data.readers.array_dims import VALUES, role_of
 from ups.data.readers.memory import array_of, open_memory
@@ -182,7 +182,8 @@ def _usual(arrays: Mapping[str, Any], definition: Definition) -> tuple[str, ...]
 def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe for these sources, as flags. Where `settings` name a codec or `start_from`, some of the time goes to
     training the codec; where they name an optimizer, the recipe's learning rate is left out."""
-    size = str(settings.get("model.operator.size", "small" if settings.get("start_from") else "tiny"))
+    usual = settings.get("model.network.size", "small" if settings.get("start_from") else "tiny")
+    size = str(settings.get("model.operator.size", usual))
     sections = recipe(held_as_they_are(sources), device_of(device).type, size) if sources else {}
     flags = dotted(sections)
     codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
@@ -194,7 +195,7 @@ def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: 
         training = {key: value for key, value in flags.items() if not key.startswith("model.")}
         tasks = {source.task.name for source in sources}
         flags = {**training, **(_networks(load_simulator(start), tasks, sections["model"]) if sources else {})}
-    if "operator.train.optimizer" in settings:
+    if {"train.optimizer", "operator.train.optimizer"} & settings.keys():
         flags.pop("operator.train.lr", None)
     return {**flags, "operator.train.seconds": 60 * minutes}
 
@@ -204,7 +205,7 @@ def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     for key, value in settings.items():
         names = key.split(".")
-        section = names[0] in ("model", "codec", "operator") and names[-1] not in OperatorConfig.by_task
+        section = names[0] in ("train", "model", "codec", "operator") and names[-1] not in OperatorConfig.by_task
         if section and isinstance(value, Mapping):
             flags |= _single({f"{key}.{name}": inner for name, inner in value.items()})
         else:
@@ -299,7 +300,7 @@ def fit(
     settings = _single(settings)
 
     def config_of(file: Mapping[str, Any], sources: Sequence[Source] = ()) -> RunConfig:
-        proposed = _proposed(sources, device, minutes, settings)
+        proposed = giving_way(run_config(), _proposed(sources, device, minutes, settings), settings)
         return load(run_config(), None, {**place, **file, **proposed, **settings})
 
     if isinstance(data, str | Path):

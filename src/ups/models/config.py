@@ -69,7 +69,7 @@ def _explained(default: Any, words: str) -> Any:
 class NetworkConfig:
     """A network from tokens to tokens, as all parts of a simulator but the codec are made of."""
 
-    section: ClassVar[str]  # of a run's config, where its keys are
+    section: ClassVar[str] = "network"  # of a run's config, where its keys are
 
     core: str = _explained(
         "transformer",

@@ -12,6 +12,7 @@ from ups.data.cache_shards import TokenFormat
 from ups.data.sampler import Mix
 from ups.definition import Definition
 from ups.engine.ranks.dist_config import DistConfig
+from ups.engine.train import TrainConfig
 from ups.eval.baselines import BASELINES
 from ups.models.config import FORECASTER, NetworkConfig, SimulatorConfig
 from ups.run.data.data_config import DataConfig, GenerateConfig, known
@@ -24,8 +25,12 @@ from ups.wings import wings
 class ModelConfig(Config):
     """The networks: how they run together, and a section for each part that a stage makes."""
 
+    shared = dict.fromkeys(("network",), NetworkConfig)
+
     simulator: SimulatorConfig = Field(default_factory=SimulatorConfig)
     """How the parts run together."""
+    network: NetworkConfig = Field(default_factory=NetworkConfig)
+    """What the networks of all parts but the codec have in common; the section of a part says what differs there."""
 
     def part(self, name: str) -> Any:
         """How a part is made."""
@@ -122,10 +127,11 @@ class CacheConfig(Config):
 class RunConfig(HomedConfig):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
-    incidental = frozenset({"dist", "out", "device", "second_copy", "gates", "data_from"})
+    incidental = frozenset({"dist", "out", "device", "second_copy", "gates", "data_from", "workers"})
     after_training = frozenset({"evaluation"})
     names = frozenset({"name"})
     located = dict.fromkeys(("start_from", "data_from", "second_copy", "gates"), bool)  # of gates: the champion
+    shared = dict.fromkeys(("train", "batch", "batches", "workers"), StageConfig)
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""
@@ -150,6 +156,15 @@ class RunConfig(HomedConfig):
     """A run folder or a simulator to train further: its tasks keep what they have learnt, and new ones are added."""
     plan: tuple[str, ...] = ("codec", "operator")
     """The stages, in the order in which they are trained; each has a section of the same name."""
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000))
+    """Budget and optimizer of all stages. What is written here takes the place of what a stage has by default; the
+    `train` of a stage says what differs there."""
+    batch: int = Field(default=32, ge=1)
+    """Windows per step, in all stages that say no other."""
+    batches: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """`batch` for single tasks, by name, in all stages that say no others."""
+    workers: int = Field(default=0, ge=0)
+    """Processes per rank that build windows, in all stages that say no other number."""
     second_copy: str | None = None
     """A folder, best on another disk, for a second copy of the newest checkpoint of each stage. It is used if the one
     in the run's folder is damaged or gone."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from ups.config import Config
+from ups.config_shared import over_default
 from ups.engine.train import TrainConfig
 from ups.eval.nrmse import over_tasks, validation_nrmse
 from ups.later import Tensor, torch
@@ -19,8 +19,6 @@ from ups.types import ConfigError, TaskSpec, counted
 
 if TYPE_CHECKING:
     from ups.models import Codec, Part, Simulator
-
-BUDGET = {"steps", "seconds"}
 
 
 class StageConfig(Config):
@@ -55,14 +53,7 @@ class StageConfig(Config):
     @classmethod
     def _over_the_defaults(cls, values: Any) -> Any:
         """A part of `train` changes that part alone; a budget, of steps or of seconds, takes the place of the other."""
-        given = values.get("train") if isinstance(values, dict) else None
-        default = cls.model_fields["train"].default_factory
-        if not isinstance(given, dict) or default is None:
-            return values
-        defaults = asdict(default())  # type: ignore[call-arg]
-        if given.keys() & BUDGET:
-            defaults = {key: value for key, value in defaults.items() if key not in BUDGET}
-        return {**values, "train": {**defaults, **given}}
+        return over_default(cls, "train", values)
 
 
 class UnrolledConfig(StageConfig):
