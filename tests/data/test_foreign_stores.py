@@ -4,6 +4,7 @@ in silence."""
 from __future__ import annotations
 
 import base64
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ups.data import open_source
 from ups.data.readers.conventions import variable
 from ups.data.readers.zarr_chunks import absent
 from ups.definition import Definition
-from ups.types import Array, DataError
+from ups.types import Array, DataError, UpsError
 
 AXES = ("sample", "time", "x")
 U = np.random.default_rng(0).random((2, 3, 8)).astype("f4")
@@ -145,13 +146,15 @@ def test_chunks_that_are_not_there_are_counted(spelling: str, tmp_path: Path) ->
     assert "1 of the 4 chunks of u are not in the store (the first: 1.0)" in lost.words("u")
 
 
-def zarr_group(path: Path, version: int, **arrays: Any) -> Path:
+def zarr_group(path: Path, version: int, packer: Any = "auto", **arrays: Any) -> Path:
     zarr = pytest.importorskip("zarr", reason="needs the extra `formats`")
     group = zarr.open_group(str(path), mode="w", zarr_format=version)
     for name, (values, fill, attributes) in arrays.items():
         dims = {"attributes": {**attributes, "_ARRAY_DIMENSIONS": AXES}}
         dims = dims if version == 2 else {"dimension_names": AXES, "attributes": attributes}
-        made = group.create_array(name, shape=U.shape, chunks=(1, 1, 8), dtype="f4", fill_value=fill, **dims)
+        made = group.create_array(
+            name, shape=U.shape, chunks=(1, 1, 8), dtype="f4", fill_value=fill, compressors=packer, **dims
+        )
         made[:, :2] = values[:, :2]
     return path
 
@@ -196,3 +199,38 @@ def test_groups_of_a_zarr_store_that_are_not_read_are_mentioned(version: int, tm
     path = zarr_group(tmp_path / "a.zarr", version, u=(U, 0, {}))
     zarr.open_group(str(path), mode="a").create_group("inner").create_array("q", shape=(3,), dtype="f4")
     assert "its groups (inner) are not read (q); each is a store" in " ".join(open_source(path, {}).notes)
+
+
+PACKERS = ("zlib", "gzip", "bz2", "lzma", "zstd", "blosc", "lz4")
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_a_damaged_chunk_of_a_zarr_store_is_one_sentence(packer: str, tmp_path: Path) -> None:
+    codecs = pytest.importorskip("numcodecs", reason="needs the extra `formats`")
+    path = zarr_group(tmp_path / "a.zarr", 2, codecs.get_codec({"id": packer}), u=(U, 0, {}))
+    chunk, draw = path / "u" / "0.0.0", random.Random(0)
+    whole, texts = chunk.read_bytes(), set[str]()
+    for _ in range(40):
+        raw = bytearray(whole)
+        raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+        chunk.write_bytes(bytes(raw[: draw.choice((len(raw), draw.randrange(len(raw))))]))
+        try:
+            open_source(path, {}).read(0)
+        except DataError as error:
+            texts.add(str(error).partition(": ")[2])
+    assert texts == {"sample 000000 cannot be read, the file is damaged; fetch or write it again."}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "[" * 5000, '{"zarr_format": 3}', "\0\xff"])
+def test_damaged_metadata_of_a_zarr_store_are_one_sentence(version: int, content: str, tmp_path: Path) -> None:
+    path, texts = zarr_group(tmp_path / "a.zarr", version, u=(U, 0, {})), set[str]()
+    for name in (".zgroup", ".zattrs", "u/.zarray", "u/.zattrs") if version == 2 else ("zarr.json", "u/zarr.json"):
+        whole = (path / name).read_bytes()
+        (path / name).write_text(content)
+        try:
+            open_source(path, {}).read(0)
+        except UpsError as error:
+            texts.add(str(error))
+        (path / name).write_bytes(whole)
+    assert not [text for text in texts if "\n" in text]

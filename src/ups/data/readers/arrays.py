@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import struct
 import threading
+import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, ClassVar
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -21,6 +25,11 @@ from ups.data.sample_blocks import side_by_side
 from ups.data.source import Source, SourceFacts, check_frame
 from ups.definition import CHANNEL, SAMPLE, TIME
 from ups.types import Array, DataError, Params
+
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python that was built without it cannot unpack such bytes either
+    LZMAError = OSError  # type: ignore[misc,assignment]
 
 Where = tuple[int | slice, ...]
 # Numbers up to which an array of one axis at most is read with the header: coordinates and parameters.
@@ -31,8 +40,9 @@ ARRAY, PARAMETER, OFFERED = "array", "parameter", "offered"
 # What libraries raise on files that are not theirs, or not whole.
 APART = "where lengths differ, each trajectory to a file of its own, all in one folder"
 DAMAGE = (
-    *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError),
-    *(AttributeError, ArithmeticError, MemoryError),
+    *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, SystemError, SyntaxError),
+    *(AttributeError, ArithmeticError, MemoryError, AssertionError, TokenError),
+    *(BadZipFile, LZMAError, zlib.error, struct.error),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +49,7 @@ def open_netcdf(path: Path, tasks: Mapping[str, TaskSpec], definition: Definitio
     if starts_with(path, *MAGIC):
         try:
             stored, attributes = places(path)
-        except (*DAMAGE, struct.error) as error:
+        except DAMAGE as error:
             raise DataError(f"{path}: its header cannot be read, the file is damaged; fetch it again.") from error
         variables = [
             variable(path, name, p.shape, p.dtype, p.dims, p.attributes, unwritten(p.dtype, p.attributes))

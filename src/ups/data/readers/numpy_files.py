@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +21,6 @@ from ups.files import starts_with
 from ups.types import Array, DataError, TaskSpec
 
 NPY, ZIP = b"\x93NUMPY", b"PK\x03\x04"
-# What reading a header, or what is packed, raises beside the usual; numpy takes headers of Python 2 to pieces.
-BROKEN = (*DAMAGE, zipfile.BadZipFile, struct.error, zlib.error, tokenize.TokenError, SyntaxError)
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class NumpyStore(ArrayStore):
         if member.start is None:
             try:
                 whole = Kept.get(self.path, key, lambda: self._unpacked(member))
-            except BROKEN as error:
+            except DAMAGE as error:
                 raise DataError(
                     f"{self.path}: {key} cannot be unpacked, the file is damaged; fetch it again."
                 ) from error
@@ -80,7 +76,7 @@ def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition
     """A source over one file; a lone array is called `values`."""
     try:
         members = _npy(path) if starts_with(path, NPY) else _npz(path)
-    except BROKEN as error:
+    except DAMAGE as error:
         raise DataError(f"{path}: its header cannot be read, the file is damaged; fetch or write it again.") from error
     ignored = {name.strip("/") for name in definition.ignore}
     for member in members.values():

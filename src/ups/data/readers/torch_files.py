@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
             f"{path}: holds Python objects that are not tensors, which are not opened; save a tensor or a dict of "
             "tensors with torch.save."
         ) from error
-    except (*DAMAGE, struct.error, AssertionError) as error:
+    except DAMAGE as error:
         raise DataError(f"{path}: cannot be read, the file is damaged; fetch or write it again.") from error
     stack, opened, whole, lists = [("", content)], set(), False, list[str]()
     while stack:
