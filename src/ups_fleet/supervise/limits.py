@@ -12,13 +12,14 @@ from ups.heartbeat import PHASES, Beat
 from ups_fleet.supervise.stays import Stays
 
 GAP = 1.0  # seconds without a look above which the watching itself has paused
+ENOUGH = 3  # times that a phase must have been seen before its limit is learnt
 EARLIER = 5  # times the floor: no limit that is learnt from other starts is shorter
 
 
 class Limits(Config):
     """Time limits in seconds; a process that exceeds one counts as hung.
 
-    Once a phase was seen `enough` times after warm-up, its limit is `factor` times its longest duration so far, but
+    Once a phase was seen three times after warm-up, its limit is `factor` times its longest duration so far, but
     never below `floor` nor above the ceiling of the phase. Phases that come once (start, idle, save, validate, judge)
     learn from earlier starts of the same run too; a phase that was never seen has only its ceiling. In the first steps,
     in which memory is allocated and kernels are compiled and captured, `first` is the ceiling.
@@ -26,8 +27,6 @@ class Limits(Config):
 
     factor: float = Field(default=10, gt=1)
     """How many times its longest duration so far a phase may take."""
-    enough: int = Field(default=3, ge=1)
-    """How often a phase must have been seen before its limit is learnt."""
     floor: float = Field(default=30, gt=0)
     """No learnt limit is shorter than this."""
     start: float = Field(default=900, gt=0)
@@ -72,7 +71,7 @@ class Limits(Config):
         """How long a rank whose last beat is `beat` may stay silent."""
         phase, warm = (beat.phase, beat.warm) if beat else ("start", True)
         ceiling = self.ceiling(phase, warm)
-        if beat and not warm and beat.seen[index := PHASES.index(phase)] >= self.enough:
+        if beat and not warm and beat.seen[index := PHASES.index(phase)] >= ENOUGH:
             return min(max(self.floor, self.factor * beat.longest[index]), ceiling)
         longest = stays.longest(phase) if stays else 0.0
         return min(max(EARLIER * self.floor, self.factor * longest), ceiling) if longest else ceiling
