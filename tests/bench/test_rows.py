@@ -47,7 +47,7 @@ OTHERS = {"burgers1d/nu0.001": ((1024,), 41, 10, 10_000), "cfd1d/inviscid-shock"
 # Keys of stages that no row trains, and keys that change nothing of what is learnt.
 IDLE = re.compile(
     r"(model\.)?(residual|consistency|critic|steady)\b.*"
-    r"|.*\.(checkpoint_\w+|drift_every|graph|log_every|max_failed_saves|on_drift|prefetch|straggler|workers)"
+    r"|.*\.(checkpoint_\w+|drift_every|graph|log_every|on_drift|prefetch|straggler|workers)"
 )
 OWN = {"advection1d": "beta", "burgers1d": "nu", "darcy2d": "beta"}
 

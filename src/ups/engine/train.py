@@ -26,7 +26,7 @@ class TrainConfig:
 
     # How often is logged and saved, and how windows arrive. Not `drift_every`: all ranks of all machines compare then.
     incidental: ClassVar[frozenset[str]] = frozenset(
-        {"log_every", "checkpoint_steps", "checkpoint_seconds", "max_failed_saves", "straggler", "prefetch"}
+        {"log_every", "checkpoint_steps", "checkpoint_seconds", "straggler", "prefetch"}
     )
 
     # Budgets: one that is given takes the place of a default, whichever that is.
@@ -75,8 +75,6 @@ class TrainConfig:
     """Steps between checkpoints; null: only `checkpoint_seconds` counts."""
     checkpoint_seconds: float | None = 300.0
     """Seconds between checkpoints; null: only `checkpoint_steps` counts."""
-    max_failed_saves: int = 2
-    """The run stops when this many checkpoints in a row could not be saved."""
     drift_every: int = 200
     """Steps between two checks that all ranks hold the same weights; 0: only when saving."""
     on_drift: Literal["stop", "mend"] = "stop"
@@ -116,7 +114,6 @@ class TrainConfig:
             "log_every": (self.log_every >= 1, "at least 1"),
             "checkpoint_steps": (self.checkpoint_steps is None or self.checkpoint_steps >= 1, "at least 1"),
             "checkpoint_seconds": (self.checkpoint_seconds is None or self.checkpoint_seconds > 0, "above 0"),
-            "max_failed_saves": (self.max_failed_saves >= 1, "at least 1"),
             "drift_every": (self.drift_every >= 0, "at least 0"),
             "straggler": (self.straggler >= 0, "at least 0"),
             "max_bad": (self.max_bad >= 0, "at least 0"),

@@ -16,6 +16,8 @@ from ups.engine.randomness import random_state, set_random_state
 from ups.engine.ranks.control import LostPeer
 from ups.verdict import StorageError
 
+FAILED_SAVES = 2  # in a row, after which nothing is trained for
+
 
 class TrainingCheckpoint:
     """Saves the state of a learner, and restores it."""
@@ -66,14 +68,14 @@ class TrainingCheckpoint:
         if error.errno == errno.ECONNABORTED:
             raise LostPeer(f"a checkpoint could not be saved: {error.strerror}.") from error
         self.failures += 1
-        most = self.learner.config.max_failed_saves
-        if self.failures >= most:
-            times = "once" if self.failures == 1 else f"{self.failures} times in a row"
+        if self.failures >= FAILED_SAVES:
             raise StorageError(
-                f"checkpoints could not be saved {times} ({error.strerror}), and the training was stopped rather than "
-                "go on for nothing; free the disk and --resume."
+                f"checkpoints could not be saved {self.failures} times in a row ({error.strerror}), and the training "
+                "was stopped rather than go on for nothing; free the disk and --resume."
             ) from error
-        self.say(f"training goes on without that checkpoint; after {most} in a row that cannot be saved it stops.")
+        self.say(
+            f"training goes on without that checkpoint; after {FAILED_SAVES} in a row that cannot be saved it stops."
+        )
 
     def wait(self) -> None:
         """Until the newest checkpoint is on the disk and verified."""
