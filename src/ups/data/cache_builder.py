@@ -31,6 +31,7 @@ OnSamples = Callable[[int, int], None]  # samples done, of all
 SHARD = 128 * 2**20  # bytes, or one sample where that is larger
 BATCH = 256  # frames encoded at once, at most; fewer where they are large
 CELLS = 1 << 22
+READERS = 2  # threads that read ahead
 PATIENCE = 0.2  # seconds between looks at what other builders do
 
 
@@ -49,7 +50,6 @@ class Builder:
     folder: Path
     dtype: str = "fp32"
     rebuild: bool = False
-    readers: int = 2
     shard: int = SHARD
     report: OnSamples = lambda done, total: None  # noqa: ARG005
     say: Callable[[str], None] = lambda sentence: None  # noqa: ARG005
@@ -159,9 +159,9 @@ class Builder:
         made = self._made()
         stretches = deque((at, min(at + many, last)) for at in range(first, last, many))
         ahead: deque[tuple[int, int, Future[Tensor]]] = deque()
-        with ThreadPoolExecutor(self.readers, "readers") as pool:
+        with ThreadPoolExecutor(READERS, "readers") as pool:
             while stretches or ahead:
-                while stretches and len(ahead) <= self.readers:
+                while stretches and len(ahead) <= READERS:
                     begin, end = stretches.popleft()
                     ahead.append((begin, end, pool.submit(self._frames, begin, end)))
                 begin, end, future = ahead.popleft()

@@ -108,7 +108,7 @@ class EvalConfig(Config):
 class CacheConfig(Config):
     """The latent cache: training data encoded once by the frozen codec, then read from disk."""
 
-    incidental = frozenset({"folder", "rebuild", "readers"})
+    incidental = frozenset({"folder", "rebuild"})
     located = dict.fromkeys(("folder",), bool)
 
     use: bool = False
@@ -120,8 +120,6 @@ class CacheConfig(Config):
     """Where caches are kept, for example on a fast scratch disk; by default `cache/latents` in the run's folder."""
     rebuild: bool = False
     """Replace a cache that is damaged or was made from other weights or data, instead of refusing it."""
-    readers: int = Field(default=2, ge=1)
-    """Threads that read ahead while the cache is built."""
 
 
 class RunConfig(HomedConfig):

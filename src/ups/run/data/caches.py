@@ -92,7 +92,6 @@ class Caches:
             folder,
             settings.dtype,
             settings.rebuild,
-            settings.readers,
             report=report,
             say=self.screen.say if self.dist.leads else lambda sentence: None,  # noqa: ARG005
         )
