@@ -14,14 +14,16 @@ import numpy as np
 from ups.data.readers.arrays import ArrayStore, Variable, Where, naming_fault
 from ups.data.readers.attributes import offered
 from ups.data.readers.conventions import numbers_in, open_conventional, variable
-from ups.data.readers.zarr_chunks import LEFT_OUT, absent
-from ups.data.source import Reader, Source, check_claim
+from ups.data.readers.inflation import PIECE
+from ups.data.readers.zarr_chunks import LEFT_OUT, ChunkGuard, Packing, absent, packing_of
+from ups.data.source import HARMLESS, Reader, Source, check_claim
 from ups.definition import Definition
 from ups.parsing import parse_json, read_text
 from ups.types import Array, DataError, TaskSpec
 
 MARKS = ("zarr.json", ".zgroup", ".zmetadata")
 METADATA = (*MARKS, ".zarray")
+NO_CHUNKS = (*METADATA, ".zattrs")
 LARGEST_METADATA = 2**26
 CODEC_KEYS = ("codecs", "index_codecs", "filters", "compressor")
 CODECS = {
@@ -34,14 +36,15 @@ CODECS = {
 class ZarrStore(ArrayStore):
     """The arrays of one store, which each process opens for itself at its first read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, guard: ChunkGuard) -> None:
         super().__init__(path)
+        self._guard = guard
         self._opened: tuple[Any, int] | None = None
 
     def read(self, key: str, where: Where) -> Array:
         opened = self._opened
         if opened is None or opened[1] != os.getpid():
-            opened = self._opened = (_group(self.path), os.getpid())
+            opened = self._opened = (_group(self.path, self._guard), os.getpid())
         return np.asarray(opened[0][key][where])
 
     def close(self) -> None:
@@ -72,18 +75,29 @@ def open_zarr(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition)
         arrays = [(str(name), node) for name, node in members if name not in groups]
         variables = [*_variables(path, arrays, notes), *offered(dict(group.attrs))]
         check_claim(path, sum(v.dtype.itemsize * math.prod(v.shape) for v in variables), stored)
+        guard = ChunkGuard(path, {name: _packing(path, name, array, stored) for name, array in arrays})
         inner = {name: sorted(str(key) for key, _ in held.arrays()) for name, held in groups.items()}
     way = f"each is a store by itself: {path}/GROUP"
-    source = open_conventional(ZarrStore(path), variables, definition, inner, way)
+    source = open_conventional(ZarrStore(path, guard), variables, definition, inner, way)
     source.notes = (*source.notes, *notes)
     return source
 
 
-def _group(path: Path) -> Any:
+def _group(path: Path, guard: ChunkGuard | None = None) -> Any:
     import zarr
 
     # Not by its name, in which `::` and `://` would send the reader elsewhere.
-    return zarr.open_group(zarr.storage.LocalStore(path, read_only=True), mode="r")
+    store = zarr.storage.LocalStore(path, read_only=True)
+    plain = store.get
+
+    async def looked_at(key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        buffer = await plain(key, prototype, byte_range)
+        if guard is not None and buffer is not None and key.rpartition("/")[2] not in NO_CHUNKS:
+            guard.check(key, memoryview(buffer.as_numpy_array()).cast("B"), byte_range)
+        return buffer
+
+    store.get = looked_at
+    return zarr.open_group(store, mode="r")
 
 
 def _check_store(path: Path) -> int:
@@ -119,6 +133,15 @@ def _check_metadata(file: Path, content: Any) -> None:
                     name = codec.get("id", codec.get("name")) if isinstance(codec, dict) else codec
                     if codec is not None and str(name).removeprefix("numcodecs.") not in CODECS:
                         raise DataError(f"{file}: is packed by '{name}', which is not read; pack it by zstd or blosc.")
+
+
+def _packing(path: Path, name: str, array: Any, stored: int) -> Packing:
+    """How the chunks of an array are packed; DataError for those that claim more than a store of that size holds."""
+    size = np.dtype(array.dtype).itemsize
+    check_claim(path, math.prod(array.shards or array.chunks) * size, stored)
+    plain = array.dtype.kind in "biufcmM"  # of words nobody says how long they are
+    most = 2 * math.prod(array.chunks) * size + PIECE if plain else HARMLESS
+    return packing_of(path / name, array.metadata.to_dict(), array.chunks, array.shards or array.chunks, most)
 
 
 def _variables(path: Path, arrays: Sequence[tuple[str, Any]], notes: list[str]) -> Iterator[Variable]:
