@@ -120,8 +120,8 @@ def packing_of(
 def _codecs(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The codecs of an array or of a shard, each with its name and its settings."""
     listed = [*(metadata.get("codecs") or ()), *(metadata.get("filters") or ()), metadata.get("compressor")]
-    found = []
+    codecs = []
     for codec in (c for c in listed if isinstance(c, Mapping)):
         name = str(codec.get("id", codec.get("name"))).removeprefix("numcodecs.")
-        found.append({**codec, **(codec.get("configuration") or {}), "name": name})
-    return found
+        codecs.append({**codec, **(codec.get("configuration") or {}), "name": name})
+    return codecs
