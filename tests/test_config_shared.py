@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ups.config import Config, dump, fingerprint, load, shown
+from ups.config import Config, dump, fingerprint, giving_way, load, shown
 from ups.engine.train import TrainConfig
 from ups.run.config import RunConfig, run_config
 from ups.stages import STAGES
@@ -70,6 +70,17 @@ def test_what_is_said_later_counts_whether_of_all_or_of_one(tmp_path: Path) -> N
     both = loaded(tmp_path, own, train__lr="0.125", operator__train__lr="0.75")
     assert rates(both)["operator"] == 0.75
     assert rates(both)["codec"] == 0.125
+
+
+def test_what_is_proposed_for_one_gives_way_to_what_is_asked_for_all() -> None:
+    proposed = {
+        "operator.train.lr": 1,
+        "operator.train.seconds": 2,
+        "codec.train.steps": 0,
+        "model.operator.size": "base",
+    }
+    asked = {"train.steps": 5, "model.network": {"size": "tiny"}}
+    assert giving_way(run_config(), proposed, asked) == {"operator.train.lr": 1}
 
 
 def test_a_config_made_in_python_takes_a_whole_section_for_all() -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from memory_runs import begun, finished
+from ups.config import load
 from ups.presence import HeldError, hold, release
+from ups.run.config import run_config
 from ups.run.journal import PhaseJournal
 from ups.rundir import RunDir
 from ups_fleet.run_folders.runs import runs_in
 from ups_fleet.run_folders.state import state_of
 from ups_fleet.supervise.proc import alive
+from ups_fleet.sweep.begin import SweepRequest, points
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sweep_process import fake_sweep
@@ -40,6 +43,18 @@ def wait_for(words: str, folder: Path, name: str) -> None:
     while state_of(folder / name).word != words:
         assert time.monotonic() < end, state_of(folder / name).sentence
         time.sleep(0.02)
+
+
+def test_an_axis_of_all_stages_is_one_of_each_whatever_the_file_says_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "name: c\nout: .\ndevice: cpu\ndata: {a: {task: advection1d, samples: 8, resolution: 32}}\n"
+        "model: {codec: {dim: 16}}\noperator: {train: {lr: 5.0e-4}}\n"
+    )
+    _, listed = points(SweepRequest(path, ("train.lr=1e-3,3e-3", "model.network.size=tiny,small"), {}, tmp_path / "s"))
+    configs = [load(run_config(), path, point.flags) for point in listed]
+    seen = [(c.stage("codec").train.lr, c.stage("operator").train.lr, c.model.part("operator").size) for c in configs]
+    assert seen == [(rate, rate, size) for rate in (1e-3, 3e-3) for size in ("tiny", "small")]
 
 
 def test_a_failure_stops_no_other_and_what_is_finished_is_not_repeated(tmp_path: Path, template: Path) -> None:

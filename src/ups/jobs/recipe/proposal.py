@@ -91,8 +91,9 @@ def _settings(sets: Sequence[DataProfile], kind: str, model: str, batch: int, mi
         "device": "cpu" if kind == "cpu" else "cuda",
         "data": {h.task.name: h.section(kind) for h in sets},
         "model": sections["model"] | {"operator": {"size": model, **sections["model"]["operator"]}},
-        "codec": {"batch": batch, **sections["codec"]},
-        "operator": {"batch": batch, **operator, "train": {"seconds": round(60 * minutes), **operator["train"]}},
+        "batch": batch,
+        "codec": sections["codec"],
+        "operator": {**operator, "train": {"seconds": round(60 * minutes), **operator["train"]}},
     }
 
 
@@ -148,7 +149,7 @@ NOTES = {
     "memoryless": "tasks of which one frame says all",
     "driven": "tasks whose states were seen to become uniform and still move: measured by the task all the same",
     "own_layers": "each task has some layers for itself, so that they do not disturb each other",
-    "batch": "windows in a step",
+    "batch": "windows in a step, of every stage",
     "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",
     "lr": "the highest learning rate; lower it where the loss rises",
 }
