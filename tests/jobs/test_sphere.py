@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,15 @@ import pytest
 import yaml
 
 import ups
+from ups.config import load
+from ups.data import open_source
+from ups.data.write_well import write_data_set
 from ups.jobs.inspect import describe, notes
 from ups.jobs.recipe.data_profile import holdings
-from ups.jobs.recipe.sphere import Sphere
 from ups.run.config import run_config
+from ups.run.data.datasets import open_sets
 from ups.run.data.outlines import outlines
+from ups.run.data.sphere import Sphere
 from ups.types import Array
 
 STEP = 11.25
@@ -87,3 +92,20 @@ def test_all_who_look_at_data_say_it_once_and_init_has_a_longitude_wrap(tmp_path
     task.write_text("dims: [sample, time, lat, lon]\nfields: {h: [h]}\nperiodic: []\n")
     (here,) = holdings([file], str(task))
     assert here.section("cpu")["task"] == str(task), "who says that nothing wraps is believed"
+
+
+def test_a_run_and_a_fit_say_what_a_sphere_is_taken_for(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((4, 3, len(LAT), len(LON))).astype("f4")
+    np.savez(tmp_path / "a.npz", u=values, lat=LAT, lon=LON, time=np.arange(3.0))
+    task = ups.Definition("globe", dims=("sample", "time", "lat", "lon"), fields={"u": ("u",)})
+    (tmp_path / "task.yaml").write_text(task.text())
+    with open_source(tmp_path / "a.npz", {}, task) as source:  # as ups.fit writes what is given in memory
+        parts = {"train": source.ids[:2], "test": source.ids[2:]}
+        written = write_data_set(source, tmp_path, "written", parts)
+        words = Sphere(source).words()
+    for data in ({"file": str(tmp_path / "a.npz"), "task": str(tmp_path / "task.yaml")}, {"file": str(written)}):
+        lines: list[str] = []
+        config = load(run_config(), None, {f"data.globe.{key}": value for key, value in data.items()})
+        with ExitStack() as stack:
+            open_sets(config.data, tmp_path, lambda *_: None, stack, lines.append)
+        assert [line for line in lines if "lie on a sphere" in line] == [f"data.globe: {words[0]}"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ups.data import Source
 from ups.jobs.recipe.samples import sampled
-from ups.jobs.recipe.sphere import Sphere
+from ups.run.data.sphere import Sphere
 from ups.types import Array
 
 LOOKED_AT, TIMES = 16, 4  # samples, about, and frames of each; of fewer samples more frames, as many in all

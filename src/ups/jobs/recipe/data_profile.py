@@ -20,7 +20,6 @@ from ups.jobs.recipe.carrying import Glance, glances, winds_in
 from ups.jobs.recipe.history import Triple, hides, triples
 from ups.jobs.recipe.pace import ANY_PACE, pace
 from ups.jobs.recipe.samples import sampled
-from ups.jobs.recipe.sphere import Sphere, wrapping_already
 from ups.jobs.recipe.uniform_states import all_uneven, driven, uneven
 from ups.jobs.recipe.variety import single_cells, uneven_times
 from ups.physics import EQUATIONS, TASKS
@@ -29,6 +28,7 @@ from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
 from ups.run.data.datasets import REMARKS, check_axes, common, noticed
 from ups.run.data.doubts import doubts_of, question
+from ups.run.data.sphere import Sphere, wrapping_already
 from ups.tensors import NOT_TOLD, told_apart
 from ups.types import ConfigError, DataError, TaskSpec, counted, counted_from
 

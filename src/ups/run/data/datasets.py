@@ -27,6 +27,7 @@ from ups.progress import OnProgress, Say
 from ups.run.data.data_config import DataConfig
 from ups.run.data.divide import cut_besides, divided, left_out
 from ups.run.data.generate import generate
+from ups.run.data.sphere import Sphere
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, TaskSpec, UpsError, few
 from ups.wings import elsewhere
@@ -276,6 +277,8 @@ def open_sets(
         task = next(data.task for data in sets if data.task.name == entry.source.task.name)
         for remark in noticed(renamed(entry.source, task))[:REMARKS] if entry.config.there else ():
             say(f"data.{name}: {remark}")
+        for words in Sphere(entry.source).words():
+            say(f"data.{name}: {words}")
         if unused := entry.config.unused:
             say(f"data.{name}: {few(unused)} would say how data are made, and its files are there: not used.")
         if words := cut_besides(entry.split):
