@@ -155,11 +155,6 @@ def key(stage: str, name: str) -> str:
     return f"{stage}.{name}"
 
 
-def for_all_stages(name: str, value: Any) -> dict[str, Any]:
-    """The same value of a setting for every stage, as overrides of a config."""
-    return {key(stage, name): value for stage in STEPS}
-
-
 Draw = random.Random
 Recipe = Callable[[Draw, int, Strategy], FaultCase | None]
 Recipes = dict[tuple[str, str], Recipe]

@@ -17,7 +17,7 @@ from typing import Any
 from ups.config import dump, load
 from ups.run.config import RunConfig, run_config
 from ups.verdict import Ending
-from ups_fleet.fault_tests.case import BATCH, SAVED, STEPS, CaseDir, Disturbance, FaultCase, for_all_stages, key
+from ups_fleet.fault_tests.case import BATCH, SAVED, STEPS, CaseDir, Disturbance, FaultCase, key
 from ups_fleet.fault_tests.damage import damage
 from ups_fleet.fault_tests.rank_hooks import install
 from ups_fleet.running import supervised
@@ -42,10 +42,10 @@ CONFIG: dict[str, Any] = {
     "limits.teardown": 5.0,
     **{key(stage, "train.steps"): steps for stage, steps in STEPS.items()},
     **{key(stage, "train.checkpoint_steps"): every for stage, every in SAVED.items()},
-    **for_all_stages("batch", BATCH),
-    **for_all_stages("train.validate_every", 3),
-    **for_all_stages("train.log_every", 1),
-    **for_all_stages("train.drift_every", 2),
+    "batch": BATCH,
+    "train.validate_every": 3,
+    "train.log_every": 1,
+    "train.drift_every": 2,
 }
 
 

@@ -14,7 +14,6 @@ from ups_fleet.fault_tests.case import (
     Recipes,
     Strategy,
     case_of,
-    for_all_stages,
     key,
     step_of,
 )
@@ -63,7 +62,7 @@ def _capped(for_good: bool) -> Recipe:
         share = BATCH // world
         promise = {"output": f"in microbatches of {share // 2}", "starts": 1}
         promise |= {"around": CappedMemory(rank, 0, python, share)}
-        promise |= {"reference_settings": for_all_stages("train.microbatch", share // 2)}
+        promise |= {"reference_settings": {"train.microbatch": share // 2}}
         return case_of("F3", "memory capped for good", world, strategy, **promise)
 
     return recipe

@@ -15,7 +15,6 @@ from ups_fleet.fault_tests.case import (
     Recipes,
     Strategy,
     case_of,
-    for_all_stages,
     step_of,
 )
 from ups_fleet.supervise.fault_plan import Fault, Kind
@@ -35,7 +34,7 @@ def _memory(phase: str, ranks: str) -> Recipe:
             return None
         step, who = step_of(d), d.sample(range(world), 1 if ranks == "one" else world)
         faults = [Fault("oom", rank, phase, step) for rank in who]
-        changes = for_all_stages("train.activations", "recompute") if phase == "recompute" else {}
+        changes = {"train.activations": "recompute"} if phase == "recompute" else {}
         family, name = ("F1" if ranks == "one" else "F3"), f"oom {phase}, {ranks}"
         return case_of(family, name, world, strategy, *faults, starts=1, changes=changes)
 
@@ -74,7 +73,7 @@ def _not_finite(kind: Kind, times: int) -> Recipe:
         fault = Fault(kind, d.randrange(world), "loss", d.randrange(EARLIER, LAST), times=times)
         if times == 1:
             return case_of("F5", kind, world, strategy, fault, starts=1, bits=False, skipped=1)
-        changes = for_all_stages("train.max_bad", 0)
+        changes = {"train.max_bad": 0}
         promise = {"endings": ("NOT_FINITE",), "starts": 1, "bits": False, "changes": changes}
         return case_of("F5", f"{kind} for good", world, strategy, fault, **promise)
 
@@ -114,7 +113,7 @@ def _uneven(ranks: str) -> Recipe:
         if world == 1:
             return None
         size, micro = d.choice([n for n in (5, 7, 9) if n % world]), d.choice([1, 2])
-        changes = for_all_stages("batch", size) | for_all_stages("train.microbatch", micro)
+        changes = {"batch": size, "train.microbatch": micro}
         if ranks == "killed":
             fault = Fault("kill", d.randrange(world), d.choice(IN_STEP), step_of(d))
             promise: dict[str, Any] = {"first": ("RANK_DIED",), "named": fault.rank, "starts": 2}
@@ -200,7 +199,7 @@ def _drifting(mended: bool) -> Recipe:
             promise: dict[str, Any] = {"endings": ("DIVERGED",), "starts": 1, "output": guilty}
             return case_of("F14", "one ulp", world, strategy, fault, **promise)
         promise = {"starts": 1, "output": "has taken over", "bits": False, "close": True}
-        promise["changes"] = for_all_stages("train.on_drift", "mend")
+        promise["changes"] = {"train.on_drift": "mend"}
         return case_of("F14", "one ulp, mended", world, strategy, fault, **promise)
 
     return recipe

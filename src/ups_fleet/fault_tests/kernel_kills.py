@@ -20,7 +20,6 @@ from ups_fleet.fault_tests.case import (
     Recipes,
     Strategy,
     case_of,
-    for_all_stages,
 )
 from ups_fleet.fault_tests.disturbances import beside
 from ups_fleet.fault_tests.privileges import MemoryGroup
@@ -132,7 +131,7 @@ def _killed_rank(d: Draw, world: int, strategy: Strategy) -> FaultCase:
     """Named, and mended by half the microbatch: the result of a run that had it from the start."""
     rank, share = d.randrange(world), BATCH // world
     promise: dict[str, Any] = {"around": KilledRank(rank, share), "first": ("OOM",), "named": rank, "starts": 2}
-    promise |= {"reference_settings": for_all_stages("train.microbatch", share // 2)}
+    promise |= {"reference_settings": {"train.microbatch": share // 2}}
     return case_of("F26", "kernel kills a rank", world, strategy, **promise)
 
 
@@ -144,7 +143,7 @@ def _killed_worker(d: Draw, world: int, strategy: Strategy) -> FaultCase:
         "bits": False,
         "close": True,
     }
-    promise |= {"changes": for_all_stages("workers", 1)}
+    promise |= {"changes": {"workers": 1}}
     return case_of("F26", "kernel kills a worker", world, strategy, **promise)
 
 

@@ -180,7 +180,9 @@ def same_samples(lab: Lab, cases: Sequence[FaultCase]) -> list[str]:
     for kind in kinds:
         steps = trained_on(RunDir(lab.plain(kind) / "run"))
         sizes = tuple(
-            c for c in kind[2] if c[0].endswith((".batch", ".steps", "cache.use")) or c[0].startswith("data.")
+            (key, value)
+            for key, value in kind[2]
+            if key.split(".")[-1] in ("batch", "steps") or key == "cache.use" or key.startswith("data.")
         )
         first = alike.setdefault(sizes, steps)
         for key, ids in steps.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ups.config import dump, fingerprint
+from ups.config import fingerprint, shown
 from ups.data.windows import whole
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -132,7 +132,7 @@ class Judge:
         return Report(
             title=title,
             tasks=tuple(results),
-            config=dump(c),
+            config=shown(c),
             fingerprint=fingerprint(c),
             seed=c.seed,
             data=tuple(facts),
