@@ -21,7 +21,7 @@ WINGS: dict[str, set[str]] = {"ups": set(), "ups_fleet": {"ups"}, "ups_bench": {
 # Each room of the instrument may import those listed, and itself. Only downwards; a new room is a new line here.
 INSTRUMENT = {
     "cli": {"jobs", "run", "engine", "screen", "rundir", "config", "definition", "streams", "verdict", "run_files"}
-    | {"wings", "progress", "types"},
+    | {"wings", "open_files", "progress", "types"},
     "screen": {"progress"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition", "host_memory", "verdict", "progress"},
@@ -58,6 +58,7 @@ INSTRUMENT = {
     "verdict": {"shortage", "types"},
     "shortage": {"host_memory"},
     "host_memory": set(),
+    "open_files": {"types"},
     "graphs": {"types"},
     "triton_check": set(),
     "tensors": {"types"},

@@ -23,6 +23,7 @@ from ups.cli.numbers import Whole
 from ups.cli.places import Place
 from ups.cli.run import code_of, run
 from ups.files import no_text, one_line
+from ups.open_files import spent
 from ups.progress import Screen
 from ups.screen import Saying, following, show, training, waiting
 from ups.streams import finish, printable, protect
@@ -289,7 +290,8 @@ def _code(words: list[str] | None) -> int:
         print(f"ups: {printable(_mistake(error, sys.argv[1:] if words is None else words))}", file=sys.stderr)
         return 2
     except UpsError as error:
-        print(f"ups: {printable(_HDF5.sub(_CAUSE, str(error)).replace(chr(10), ' '))}", file=sys.stderr)
+        sentence = spent(error) or _HDF5.sub(_CAUSE, str(error))
+        print(f"ups: {printable(sentence.replace(chr(10), ' '))}", file=sys.stderr)
         return _lacking(ending, words) if (ending := classify(error).ending) in LACKING else int(Ending.USER)
     except UnicodeEncodeError as error:
         print(f"ups: {printable(no_text(error.object))}", file=sys.stderr)
@@ -298,6 +300,9 @@ def _code(words: list[str] | None) -> int:
         print("ups: stopped; run the same command again to go on (`ups run` with --resume).", file=sys.stderr)
         return 130
     except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        if sentence := spent(error):
+            print(f"ups: {printable(sentence)}", file=sys.stderr)
+            return int(Ending.USER)
         if (ending := classify(error).ending) not in LACKING:
             raise
         print(

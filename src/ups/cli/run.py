@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from ups.files import one_line
+from ups.open_files import require
 from ups.progress import Screen
 from ups.screen import Saying, following, show, training, waiting
 from ups.streams import never_wait
@@ -84,6 +85,7 @@ def settings_of(
     file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups run CONFIG`.")
+    require("the run")
     if not wait:
         never_wait()
     flags = {**overrides, **{key: value for key, value in given.items() if value is not None}}

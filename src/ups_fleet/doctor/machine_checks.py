@@ -7,7 +7,6 @@ import errno
 import fcntl
 import mmap
 import os
-import resource
 import shutil
 import socket
 import threading
@@ -19,6 +18,7 @@ from typing import Any
 
 from ups.files import sync
 from ups.host_memory import available
+from ups.open_files import allowed, raising
 from ups.parsing import threads_wanted
 from ups.types import ConfigError, counted
 from ups_fleet.doctor.findings import Finding, bad, doubtful, good
@@ -91,23 +91,17 @@ def disk(folder: Path, least: int = GIB) -> Finding:
 
 def descriptors(ranks: int) -> Finding:
     """Open files: sockets of every pair of ranks, data files, checkpoints."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = allowed()
     need = FILES + FILES_OF_RANK * ranks
     words, facts = f"{soft} open files allowed per process", {"soft": soft, "hard": hard}
-    if soft >= need or soft == resource.RLIM_INFINITY:
+    if soft >= need or soft < 0:
         return good(words, **facts)
-    plenty = max(need, 4096)
-    if hard >= need or hard == resource.RLIM_INFINITY:
-        enough = plenty if hard == resource.RLIM_INFINITY else min(plenty, hard)
-        return bad(words, f"at least {need} are needed; `ulimit -n {enough}` before the run.", **facts)
-    fitting = (hard - FILES) // FILES_OF_RANK
-    fewer = f", or use at most {counted(fitting, 'rank')}" if fitting > 0 else ""
-    advice = (
-        f"at least {need} are needed, and `ulimit -n` cannot give more than the hard limit of {hard} here; have that "
-        f"raised to {plenty} (LimitNOFILE= of a service, --ulimit nofile={plenty} of a container, nofile in "
-        f"/etc/security/limits.conf, or a new login shell where an `ulimit -n` has lowered it){fewer}."
-    )
-    return bad(words, advice, **facts)
+    advice = f"at least {need} are needed; {raising(need, 'the run')}"
+    if 0 <= hard < need:
+        fitting = (hard - FILES) // FILES_OF_RANK
+        fewer = f", or use at most {counted(fitting, 'rank')}" if fitting > 0 else ""
+        advice = f"at least {need} are needed, and {raising(need, 'the run')}{fewer}"
+    return bad(words, f"{advice}.", **facts)
 
 
 def cores(ranks: int) -> Finding:

@@ -148,12 +148,12 @@ def test_an_interface_that_is_not_there_and_variables_against_nccl_are_named(mon
 def test_what_raises_the_limit_of_open_files_suffices_and_is_in_force_nowhere(
     soft: int, hard: int, ranks: int, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_checks.resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     finding = machine_checks.descriptors(ranks)
     told(finding, State.BAD, f"{soft} open files", advice)
     offered = [int(n) for n in re.findall(r"ulimit -n (\d+)", finding.advice)]
     assert all(256 + 32 * ranks <= n <= (hard if hard > 0 else n) and n != soft for n in offered)
-    monkeypatch.setattr(machine_checks.resource, "getrlimit", lambda _: (-1, -1))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
     assert machine_checks.descriptors(ranks).state == State.GOOD
 
 
