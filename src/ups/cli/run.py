@@ -37,8 +37,9 @@ def run(
     gates, and write a report.
 
     CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
-    example `--operator.train.seconds 60`. The run's folder holds the config, the environment, the logs, the simulator
-    (`artifacts/simulator.safetensors`), `results.json`, `report.html` and `verdict.json`, which says how it ended.
+    example `--operator.train.seconds 60`, or `--train.seconds 60` for every stage. The run's folder holds the config,
+    the environment, the logs, the simulator (`artifacts/simulator.safetensors`), `results.json`, `report.html` and
+    `verdict.json`, which says how it ended.
 
     The work is done by this process; under `torchrun` (`torchrun --nproc-per-node 2 -m ups run CONFIG`) by all that it
     starts, together. The exit code says how the run ended: 0 is success and nothing else; 19 is a run that is complete

@@ -43,8 +43,9 @@ def run(
     gates, and write a report.
 
     CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
-    example `--operator.train.seconds 60`. The run's folder holds the config, the environment, the logs, the simulator
-    (`artifacts/simulator.safetensors`), `results.json`, `report.html` and `verdict.json`, which says how it ended.
+    example `--operator.train.seconds 60`, or `--train.seconds 60` for every stage. The run's folder holds the config,
+    the environment, the logs, the simulator (`artifacts/simulator.safetensors`), `results.json`, `report.html` and
+    `verdict.json`, which says how it ended.
 
     The work is done by processes of their own. One that dies, hangs or runs out of memory is ended, named and started
     again from the last verified checkpoint. The exit code says how the run ended: 0 is success and nothing else; 19 is

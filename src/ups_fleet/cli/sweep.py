@@ -35,8 +35,8 @@ def sweep(
     Parameters
     ----------
     over
-        What to vary: `operator.train.lr=1e-3,3e-3`, or for --random and --optuna also a range: `log:1e-4..1e-2`,
-        `0..0.5`, `int:1..8`. Again for each key; a grid has every combination.
+        What to vary: `operator.train.lr=1e-3,3e-3` (`train.lr`: of every stage), or for --random and --optuna also a
+        range: `log:1e-4..1e-2`, `0..0.5`, `int:1..8`. Again for each key; a grid has every combination.
     seeds
         Run each setting with so many seeds, and show their mean with its interval.
     random
