@@ -17,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 from scipy.io import netcdf_file
 
 from ups.data import open_source
@@ -311,3 +312,16 @@ def test_chunks_that_are_packed_twice_are_refused() -> None:
         packing_of(Path("a/u"), twice, (8,), (8,), 100)
     once = {"filters": [{"id": "delta"}], "compressor": {"id": "bz2", "level": 1}}
     assert packing_of(Path("a/u"), once, (8,), (8,), 100).packer == {"id": "bz2", "level": 1, "name": "bz2"}
+
+
+def test_a_list_of_tensors_beside_other_arrays_is_mentioned(tmp_path: Path) -> None:
+    tensors = {"u": torch.tensor(U), "pressure": [torch.rand(3, 8), torch.rand(3, 8)], "more": {"v": (torch.rand(3),)}}
+    torch.save(tensors, tmp_path / "a.pt")
+    task = Definition("flow", dims=AXES, fields={"u": ("u",)})
+    mentions = [note.partition(";")[0] for note in open_source(tmp_path / "a.pt", {}, task).notes if "tensor" in note]
+    assert mentions == [
+        "pressure is a list of 2 tensors, which is not read",
+        "more/v is a list of 1 tensor, which is not read",
+    ]
+    task = Definition("flow", dims=AXES, fields={"u": ("u",)}, ignore=("pressure", "more/v"))
+    assert not [note for note in open_source(tmp_path / "a.pt", {}, task).notes if "list" in note or "ignore" in note]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ups.definition import Definition
 from ups.files import starts_with
 from ups.later import torch
 from ups.parsing import number_of
-from ups.types import Array, DataError, TaskSpec
+from ups.types import Array, DataError, TaskSpec, counted
 
 SUFFIXES = (".pt", ".pth")
 
@@ -36,16 +37,23 @@ def is_torch(path: Path) -> bool:
 
 def open_torch(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
     """A source over one file; a lone tensor is called `values`."""
-    arrays = dict(_tensors(path))
+    lists: dict[str, str] = {}
+    arrays = dict(_tensors(path, lists))
     check_claim(path, sum(array.nbytes for array in arrays.values()), path.stat().st_size)
     variables = [
         Variable(k, k, a.shape, a.dtype, content=np.array(a) if is_small(a.shape) else None) for k, a in arrays.items()
     ]
-    return open_arrays(TorchStore(path), variables, definition)
+    ignored = {name.strip("/") for name in definition.ignore} & set(lists)
+    others = tuple(name for name in definition.ignore if name.strip("/") not in ignored)
+    source = open_arrays(TorchStore(path), variables, replace(definition, ignore=others))
+    unread = [f"{name} is {what}, which is not read" for name, what in lists.items() if name not in ignored]
+    source.notes = (*source.notes, *(f"{words}; save torch.stack of it, or, {APART}" for words in unread))
+    return source
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
-    """Each tensor as an array; those inside others are named `outer/inner`."""
+def _tensors(path: Path, lists: dict[str, str] | None = None) -> Iterator[tuple[str, Array]]:
+    """Each tensor as an array; those inside others are named `outer/inner`. `lists` gets the names of lists of tensors,
+    which are no arrays, and what they are; DataError where there is nothing else."""
     try:
         content = _load(path)
     except pickle.UnpicklingError as error:
@@ -55,7 +63,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
         ) from error
     except DAMAGE as error:
         raise DataError(f"{path}: cannot be read, the file is damaged; fetch or write it again.") from error
-    stack, opened, whole, lists = [("", content)], set(), False, list[str]()
+    stack, opened, whole, lists = [("", content)], set(), False, {} if lists is None else lists
     while stack:
         name, value = stack.pop(0)
         if id(value) in opened:
@@ -74,9 +82,10 @@ def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
         elif isinstance(value, list) and value and all(isinstance(v, (int, float, str)) for v in value):
             yield name, np.asarray(value)
         elif isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-            lists.append(f"{name or 'it'} is a list of {len(value)}")
+            lists[name or "it"] = f"a list of {counted(len(value), 'tensor')}"
     if lists and not whole:
-        raise DataError(f"{path}: {lists[0]} tensors, which is not read; save torch.stack of them, or, {APART}.")
+        name, what = next(iter(lists.items()))
+        raise DataError(f"{path}: {name} is {what}, which is not read; save torch.stack of them, or, {APART}.")
 
 
 def _load(path: Path) -> Any:
