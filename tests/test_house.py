@@ -25,9 +25,10 @@ INSTRUMENT = {
     "screen": {"progress"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition", "host_memory", "verdict", "progress"},
-    "run": {"stages", "eval", "engine", "models", "physics", "data", "rundir", "config", "metrics_log", "wings"}
+    "run": {"stages", "eval", "engine", "models", "physics", "data", "rundir", "config_shared", "config", "wings"}
     | {
         "definition",
+        "metrics_log",
         "masks",
         "streams",
         "pages",

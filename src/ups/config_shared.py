@@ -32,6 +32,16 @@ def places(model: type[BaseModel], name: str) -> list[Key]:
     return [(part, name) if name in keys_of(kind, ()) else (part,) for part in parts]
 
 
+def shared_keys(model: type[BaseModel], at: Key = ()) -> dict[str, list[str]]:
+    """Every shared key of a model and of its sections, and those that it counts for, all dotted."""
+    keys = {
+        ".".join((*at, name)): [".".join((*at, *place)) for place in places(model, name)] for name in shared_of(model)
+    }
+    for name, section in sections_of(model).items():
+        keys |= shared_keys(section, (*at, name))
+    return keys
+
+
 def laid_over(kind: Any, lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a section, those of `upper` in the place of others; of its `alternatives`, one is for them all."""
     gone = _with_alternatives(kind, upper)

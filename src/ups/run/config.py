@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from ups.config import Config, HomedConfig, incidental_keys
+from ups.config_shared import shared_keys
 from ups.data.cache_shards import TokenFormat
 from ups.data.sampler import Mix
 from ups.definition import Definition
@@ -304,6 +305,11 @@ def without_effect() -> frozenset[str]:
     """The keys, dotted, and groups of keys in which runs that learn alike may differ: what they are called, how they
     are carried out."""
     return frozenset(incidental_keys(run_config()()) | RunConfig.names)
+
+
+def written_once() -> dict[str, list[str]]:
+    """The keys that are written once for several sections, and those that they count for, all dotted."""
+    return shared_keys(run_config())
 
 
 def _unpickled(values: dict[str, Any]) -> RunConfig:

@@ -197,12 +197,12 @@ def compare(first: Path, *others: Path, out: Place | None = None) -> int:
     out
         Also write a page with everything, curves overlaid, to this file: `--out compare.html`.
     """
-    from ups.run.config import without_effect
+    from ups.run.config import without_effect, written_once
     from ups_fleet.run_folders.candidate import candidates
     from ups_fleet.run_folders.compare import compare as comparison_of
     from ups_fleet.run_folders.compare_page import page_of, write_page
 
-    result = comparison_of(candidates((first, *others), without_effect()))
+    result = comparison_of(candidates((first, *others), without_effect(), written_once()))
     parts = []
     for rows in (result.settings_table(), result.errors_table(), result.pairs_table()):
         parts += [table(rows), ""] if rows else []

@@ -27,13 +27,15 @@ SEED = "seed"  # which is noise, and no setting
 @dataclass(frozen=True)
 class Candidate:
     """One run. `settings` are all keys of its config, dotted; `incidental` those, and groups of them, that say how runs
-    are called and carried out, and not what is learnt; `errors` those of its simulator by task."""
+    are called and carried out, and not what is learnt; `shared` those that are written once, and what they count for;
+    `errors` those of its simulator by task."""
 
     name: str
     folder: RunDir
     state: RunState
     settings: Mapping[str, Any]
     incidental: frozenset[str]
+    shared: Mapping[str, Sequence[str]]
     errors: Mapping[str, PerTrajectory]
     problem: str = ""  # why it has no errors
 
@@ -51,10 +53,18 @@ class Candidate:
         """Whether a dotted key decides what is learnt, and not by chance alone."""
         return key != SEED and self.incidental.isdisjoint((key, *_above(key)))
 
+    def value(self, key: str) -> str:
+        """The value of a key, as a name says it: of one that is written once, of the first section."""
+        name = next((name for name in (key, *_above(key)) if name in self.shared), None)
+        own = key if name is None else self.shared[name][0] + key.removeprefix(name)
+        return str(self.settings[own]) if own in self.settings else setting(self.settings, own)
 
-def candidates(folders: Sequence[Path], incidental: frozenset[str]) -> list[Candidate]:
+
+def candidates(
+    folders: Sequence[Path], incidental: frozenset[str], shared: Mapping[str, Sequence[str]]
+) -> list[Candidate]:
     """The runs in these folders, named so that no two names are alike; a ConfigError where one stands there twice.
-    `incidental` keys of their configs decide nothing of what is learnt."""
+    `incidental` keys of their configs decide nothing of what is learnt; `shared` ones count for several sections."""
     runs = [run_at(folder) for folder in folders]
     places = [run.folder.resolve() for run in runs]
     for place in places:
@@ -63,7 +73,7 @@ def candidates(folders: Sequence[Path], incidental: frozenset[str]) -> list[Cand
     depth = 1
     while len({_name(place, depth) for place in places}) < len(places):
         depth += 1
-    return [_candidate(run, _name(place, depth), incidental) for run, place in zip(runs, places, strict=True)]
+    return [_candidate(run, _name(place, depth), incidental, shared) for run, place in zip(runs, places, strict=True)]
 
 
 def settings_of(run: RunDir) -> dict[str, Any]:
@@ -77,7 +87,8 @@ def settings_of(run: RunDir) -> dict[str, Any]:
 
 def differing(runs: Sequence[Candidate]) -> list[tuple[str, ...]]:
     """A row for each key in which settings differ: the key, then the value of each run; names and places left out. A
-    group that some run has nothing of, such as a data set, is one row."""
+    group that some run has nothing of, such as a data set, is one row, and so is what is alike in all sections that a
+    shared key counts for."""
     groups = [{above for key in run.settings for above in _above(key)} for run in runs]
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     shown = dict.fromkeys(next((a for a in _above(key) if any(a not in g for g in groups)), key) for key in keys)
@@ -86,7 +97,20 @@ def differing(runs: Sequence[Candidate]) -> list[tuple[str, ...]]:
         cells = [setting(run.settings, key) for run in runs]
         if len(set(cells)) > 1:
             rows.append((key, *(cell if len(cell) <= 60 else f"{cell[:60]} …" for cell in cells)))
-    return rows
+    return _folded(rows, runs[0].shared)
+
+
+def _folded(rows: Sequence[tuple[str, ...]], shared: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Rows by key, of which those of all that a shared key counts for, where they say the same, are one of it."""
+    cells = {key: values for key, *values in rows}
+    names = {key: key for key in cells}
+    for name, (first, *others) in shared.items():
+        for key in [key for key in cells if key == first or key.startswith(f"{first}.")]:
+            same = [other + key.removeprefix(first) for other in others]
+            if all(cells.get(other) == cells[key] for other in same):
+                names[key] = name + key.removeprefix(first)
+                names = {each: label for each, label in names.items() if each not in same}
+    return [(label, *cells[key]) for key, label in names.items()]
 
 
 def _above(key: str) -> list[str]:
@@ -104,7 +128,7 @@ def setting(settings: Mapping[str, Any], key: str) -> str:
     return json.dumps(settings.get(key, group), ensure_ascii=False, default=str)
 
 
-def _candidate(run: RunDir, name: str, incidental: frozenset[str]) -> Candidate:
+def _candidate(run: RunDir, name: str, incidental: frozenset[str], shared: Mapping[str, Sequence[str]]) -> Candidate:
     state, problem = state_of(run.folder, name=name), ""
     errors: dict[str, PerTrajectory] = {}
     try:
@@ -119,6 +143,7 @@ def _candidate(run: RunDir, name: str, incidental: frozenset[str]) -> Candidate:
         state=state,
         settings=settings_of(run),
         incidental=incidental,
+        shared=shared,
         errors=errors,
         problem=problem,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from ups.eval.intervals import number, with_interval
 from ups.eval.pairs import LEVEL, PairedDifference, difference
 from ups.types import Array, ConfigError, DataError, Table, counted
-from ups_fleet.run_folders.candidate import SEED, Candidate, differing, setting
+from ups_fleet.run_folders.candidate import SEED, Candidate, differing
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,7 @@ def sides_of(runs: Sequence[Candidate]) -> list[Side]:
     keys = [row[0] for row in differing(runs) if runs[0].is_setting(row[0])]
     sides = []
     for members in groups.values():
-        of = members[0].settings
-        settings = ", ".join(f"{key}={of[key] if key in of else setting(of, key)}" for key in keys[:3])
+        settings = ", ".join(f"{key}={members[0].value(key)}" for key in keys[:3])
         name = members[0].name if len(members) == 1 else f"{settings or members[0].name} ({len(members)} seeds)"
         sides.append(Side(name, tuple(members)))
     return sides

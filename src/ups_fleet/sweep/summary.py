@@ -12,7 +12,7 @@ from ups.eval.intervals import number
 from ups.files import write_atomic
 from ups.pages import Page, Section
 from ups.parsing import read_record
-from ups.run.config import without_effect
+from ups.run.config import without_effect, written_once
 from ups.run_files import TRAJECTORIES
 from ups.types import DataError, Table
 from ups_fleet.run_folders.candidate import candidates
@@ -124,7 +124,7 @@ def sentences_of(folder: Path, settings: Sequence[Settings]) -> list[str]:
     best = [one for one in settings if math.isfinite(one.rank[1])][:BEST]
     folders = [folder / s.name for one in best for s in one.states if s.errors and _has_trajectories(folder / s.name)]
     if len(folders) > 1:
-        comparison = compare(candidates(folders, without_effect()))
+        comparison = compare(candidates(folders, without_effect(), written_once()))
         first = comparison.sides[0]
         held = [pair.sentence for pair in comparison.pairs if pair.first is first]
         held += comparison.sentences() if len(comparison.sides) == 1 else []
@@ -173,7 +173,7 @@ def page_of(folder: Path, settings: Sequence[Settings]) -> Page:
     page.sections.append(Section("Settings", table=table_of(settings)))
     finished = [folder / s.name for one in settings for s in one.states if s.errors][:DRAWN]
     if finished:
-        page.sections += curve_sections(candidates(finished, without_effect()))
+        page.sections += curve_sections(candidates(finished, without_effect(), written_once()))
     page.foot = "This page needs no network."
     return page
 

@@ -15,7 +15,7 @@ from ups.cli.app import main
 from ups.config import fingerprint, load
 from ups.eval import trajectories
 from ups.eval.pairs import difference
-from ups.run.config import run_config, without_effect
+from ups.run.config import run_config, without_effect, written_once
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
 from ups_fleet.run_folders.candidate import candidates
@@ -26,7 +26,7 @@ from ups_fleet.run_folders.runs import runs_in
 
 
 def compared(*folders: Path) -> RunComparison:
-    return compare(candidates(folders, without_effect()))
+    return compare(candidates(folders, without_effect(), written_once()))
 
 
 def test_differences_that_are_noise_are_significant_in_one_of_twenty_cases_at_most() -> None:
@@ -126,6 +126,21 @@ def test_one_seed_each_is_said_and_the_settings_that_differ_are_shown(tmp_path: 
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+def test_what_differs_alike_in_all_sections_is_one_row_and_one_word_in_a_name(tmp_path: Path) -> None:
+    """As a sweep over `train.lr` and `model.network.size` leaves it: named by three keys, two settings were one."""
+    sizes = written_once()["model.network"]
+    for lr in (1e-3, 2e-3):
+        for seed in (0, 1):
+            settings = {f"{place}.lr".replace(".", "__"): lr for place in written_once()["train"]}
+            settings |= {f"{place}.size".replace(".", "__"): str(lr) for place in sizes} | {"codec__train__clip": lr}
+            finished(tmp_path / f"{lr}-{seed}", {"advection1d": np.linspace(0.1, lr, 16)}, seed=seed, **settings)
+    result = compared(*sorted(tmp_path.iterdir()))
+    keys = [key for key, *_ in result.settings_table()]
+    assert sorted(keys) == ["codec.train.clip", "key", "model.network.size", "seed", "train.lr"]
+    assert "train.lr=0.001" in result.sides[0].name
+    assert "train.lr=0.002" in result.sides[1].name
+
+
 def test_runs_that_were_judged_on_other_data_are_not_paired_and_that_is_said(tmp_path: Path) -> None:
     finished(tmp_path / "a", {"advection1d": np.ones(8)})
     finished(tmp_path / "b", {"advection1d": np.zeros(8)}, exam="y", operator__train__lr=2e-3)
@@ -209,7 +224,7 @@ def test_a_comparison_writes_a_page_only_where_one_is_asked_for(
 
 def test_runs_that_were_carried_out_in_another_way_have_the_same_settings(tmp_path: Path) -> None:
     """Just where that is no part of the fingerprint either: the config says once which keys these are."""
-    ways = {"cache__folder": "/fast", "cache__readers": 4, "operator__workers": 2, "operator__train__log_every": 7}
+    ways = {"cache__folder": "/fast", "cache__rebuild": True, "operator__workers": 2, "operator__train__log_every": 7}
     errors = {"advection1d": np.linspace(0.1, 0.2, 8)}
     finished(tmp_path / "one", errors)
     finished(tmp_path / "other", errors, **ways, device="cuda", dist={"ranks": 4}, tracking={"to": ["wandb"]}, seed=1)

@@ -119,7 +119,7 @@ def test_a_run_that_missed_a_gate_is_complete_and_one_that_was_judged_before_its
     assert all(state.error == pytest.approx(0.2) for state in states)
     rows, _ = leaderboard(states)
     assert [row[-1] for row in rows[1:]] == ["gate missed", "paused", ""]
-    comparison = compare(candidates([tmp_path / "missed", tmp_path / "well"], frozenset()))
+    comparison = compare(candidates([tmp_path / "missed", tmp_path / "well"], frozenset(), {}))
     assert [row[2] for row in comparison.errors_table()[1:]] == ["gate missed", "finished"]
     assert comparison.unpaired == ()
 
