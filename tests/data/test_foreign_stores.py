@@ -21,8 +21,8 @@ import torch
 from scipy.io import netcdf_file
 
 from ups.data import open_source
+from ups.data.inflation import check_inflation
 from ups.data.readers.conventions import variable
-from ups.data.readers.inflation import check_inflation
 from ups.data.readers.zarr_chunks import absent, packing_of
 from ups.definition import Definition
 from ups.types import Array, DataError, UpsError
@@ -261,7 +261,7 @@ def test_what_unpacks_to_more_than_it_may_hold_is_refused_before_it_is_unpacked(
     packer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if packer in ("zlib", "gzip"):  # of few bytes these make no more than is harmless
-        monkeypatch.setattr("ups.data.readers.inflation.HARMLESS", 2**20)
+        monkeypatch.setattr("ups.data.inflation.HARMLESS", 2**20)
     raw, settings = zeros_packed(packer, 8 * 2**20), {"name": packer}
     check_inflation(Path("a"), "the chunk u/0", settings, raw, 8 * 2**20)
     with pytest.raises(DataError, match=r"the chunk u/0 unpacks to more than the 1\.05 MB that it may hold"):
@@ -325,3 +325,21 @@ def test_a_list_of_tensors_beside_other_arrays_is_mentioned(tmp_path: Path) -> N
     ]
     task = Definition("flow", dims=AXES, fields={"u": ("u",)}, ignore=("pressure", "more/v"))
     assert not [note for note in open_source(tmp_path / "a.pt", {}, task).notes if "list" in note or "ignore" in note]
+
+
+def test_a_chunk_of_an_hdf5_file_that_fills_the_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.data.inflation.HARMLESS", 2**20)
+    monkeypatch.setattr("ups.data.hdf5_safety.HARMLESS", 2**20)
+    task, bomb = Definition("flow", dims=AXES, fields={"u": ("u",)}), zlib.compress(bytes(16 * 2**20))
+    for name, chunks, other in (("a.h5", (1, 1, 8), "u"), ("b.h5", (1, 3, 8), "u"), ("c.h5", (1, 3, 8), "x")):
+        with h5py.File(tmp_path / name, "w") as file:
+            file.create_dataset("u", data=U, chunks=chunks, compression="gzip", shuffle=True)
+            file.create_dataset("x", data=np.arange(8.0), chunks=(8,), compression="gzip")
+        with open_source(tmp_path / name, {}, task) as source:
+            np.testing.assert_array_equal(source.read(1)[..., 0], U[1])
+        with h5py.File(tmp_path / name, "a") as file:
+            file[other].id.write_direct_chunk((0,) * file[other].ndim, bomb)
+        with pytest.raises(DataError, match=f"a chunk of data set '{other}' unpacks to more than"):
+            open_source(tmp_path / name, {}, task).read(0, slice(0, 1))

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ups.data.hdf5_safety import check_data_set, check_file
+from ups.data.hdf5_safety import check_chunks, check_data_set, check_file
 from ups.data.source import Source, SourceFacts, check_frame, check_path, denied
 from ups.files import read_at, starts_with
 from ups.later import h5py
@@ -220,6 +220,7 @@ def values_at(node: Any, *where: int | slice) -> Array:
     """
     start = _start(node)
     if start is None:
+        check_chunks(node, where)
         return np.asarray(node[where])
     shape, item = list(node.shape), node.dtype.itemsize
     frames: range | None = None

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ups.data.source import check_claim
+from ups.data.inflation import DEFLATED, PIECE, check_inflation
+from ups.data.source import HARMLESS, check_claim
 from ups.later import h5py
 from ups.types import DataError
 
 # Up to so many objects all data sets are looked at when a file is opened, of more each when it is read.
 FEW = 1000
+READ_WHOLE = 2**22  # bytes of a data set that may be read at once, as those of coordinates are
+DEFLATE = 1  # what HDF5 calls zlib
+_PASSED: set[tuple[Path, str, int, int]] = set()  # chunks that unpack to no more than they hold
 INSIDE = (0, 1)  # hard and soft links; an external one is 64, and one of a plug-in above that
 
 
@@ -36,7 +42,39 @@ def check_data_set(node: Any) -> int:
     claimed: int = math.prod(max(1, n) for n in node.shape or ()) * node.dtype.itemsize
     chunk = math.prod(node.chunks or ()) * node.dtype.itemsize  # unpacked as a whole, however little of it is asked for
     check_claim(path, max(claimed, chunk), os.stat(path).st_size)
+    if claimed <= READ_WHOLE:
+        check_chunks(node)
     return claimed
+
+
+def check_chunks(node: Any, where: Sequence[Any] = ()) -> None:
+    """Refuse the chunks of `node[where]` that unpack to far more than they hold: the library unpacks each to its end,
+    whatever that takes. Only of one that could take much is that counted, once in a process."""
+    plan, chunks = node.id.get_create_plist(), node.chunks
+    kinds = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())] if chunks else []
+    if DEFLATE not in kinds:
+        return
+    path, name = Path(node.file.filename), node.name.lstrip("/")
+    if kinds.count(DEFLATE) > 1:
+        raise DataError(f"{path}: data set '{name}' is packed more than once, which is not read; pack it once.")
+    most, skipped = 2 * math.prod(chunks) * node.dtype.itemsize + PIECE, 1 << kinds.index(DEFLATE)
+    whole = [slice(None)] * (node.ndim - len(where))
+    places = [_touched(at, n, step) for at, n, step in zip((*where, *whole), node.shape, chunks, strict=True)]
+    for place in itertools.product(*places):
+        stored = node.id.get_chunk_info_by_coord(place)
+        seen = (path, name, stored.byte_offset, stored.size)
+        if stored.byte_offset is None or stored.size * DEFLATED <= HARMLESS or seen in _PASSED:
+            continue
+        mask, raw = node.id.read_direct_chunk(place)
+        if not mask & skipped:
+            check_inflation(path, f"a chunk of data set '{name}'", {"name": "zlib"}, raw, most)
+        _PASSED.add(seen)
+
+
+def _touched(at: Any, length: int, step: int) -> range:
+    """Where the chunks begin along an axis that a place or a slice touches."""
+    first, last, _ = at.indices(length) if isinstance(at, slice) else (at, at + 1, 1)
+    return range(first // step * step, min(last, length), step)
 
 
 class _Open:

@@ -21,15 +21,11 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ups.data.axes import dates_as_numbers
+from ups.data.inflation import LZMAError
 from ups.data.sample_blocks import side_by_side
 from ups.data.source import Source, SourceFacts, check_frame
 from ups.definition import CHANNEL, SAMPLE, TIME
 from ups.types import Array, DataError, Params
-
-try:
-    from lzma import LZMAError
-except ImportError:  # a Python that was built without it cannot unpack such bytes either
-    LZMAError = OSError  # type: ignore[misc,assignment]
 
 Where = tuple[int | slice, ...]
 # Numbers up to which an array of one axis at most is read with the header: coordinates and parameters.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.hdf5 import Handle, mapped, naming_damage, open_file, values_at
-from ups.data.hdf5_safety import check_data_set
+from ups.data.hdf5_safety import check_chunks, check_data_set
 from ups.data.joined import LABELS, Joined
 from ups.data.readers.arrays import OFFERED, PARAMETER, ArrayStore, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
@@ -46,6 +46,7 @@ def part(node: Any, where: Where) -> Array:
     used = len(where)
     while used and where[used - 1] == slice(None):
         used -= 1
+    check_chunks(node, where)
     slices = [i for i, at in enumerate(where[:used]) if isinstance(at, slice)]
     if node.dtype.kind not in "fiu":
         return np.asarray(node[where])

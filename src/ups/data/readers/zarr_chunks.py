@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.readers.inflation import PACKERS, check_inflation
+from ups.data.inflation import PACKERS, check_inflation
 from ups.types import DataError, counted
 
 CHECKSUM = 4  # bytes behind the index of a shard

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ups.data.inflation import PIECE
 from ups.data.readers.arrays import ArrayStore, Variable, Where, naming_fault
 from ups.data.readers.attributes import offered
 from ups.data.readers.conventions import numbers_in, open_conventional, variable
-from ups.data.readers.inflation import PIECE
 from ups.data.readers.zarr_chunks import LEFT_OUT, ChunkGuard, Packing, absent, packing_of
 from ups.data.source import HARMLESS, Reader, Source, check_claim
 from ups.definition import Definition

@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ups.data.readers.arrays import DAMAGE
 from ups.data.source import HARMLESS
 from ups.types import DataError
+
+try:
+    from lzma import LZMAError as LZMAError
+except ImportError:  # a Python that was built without it cannot unpack such bytes either
+    LZMAError = OSError  # type: ignore[misc,assignment]
 
 PACKERS = ("blosc", "zlib", "gzip", "zstd", "lz4", "bz2", "lzma")
 Raw = bytes | memoryview
@@ -91,7 +95,8 @@ def _counted(unpacker: Callable[[], Any], raw: Raw, most: int) -> int:
             if total > most:
                 return total
             raw = stream.unused_data
-    except DAMAGE as error:  # damaged from here on, but where lzma asks for more memory than it is given
+    except (OSError, EOFError, ValueError, zlib.error, LZMAError) as error:
+        # Damaged from here on, but where lzma asks for more memory than it is given.
         return most + 1 if "memory usage limit" in str(error).lower() else total
     return total
 
