@@ -10,6 +10,8 @@ import importlib
 import lzma
 import random
 import struct
+import tracemalloc
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -343,3 +345,14 @@ def test_a_chunk_of_an_hdf5_file_that_fills_the_memory_is_refused(
             file[other].id.write_direct_chunk((0,) * file[other].ndim, bomb)
         with pytest.raises(DataError, match=f"a chunk of data set '{other}' unpacks to more than"):
             open_source(tmp_path / name, {}, task).read(0, slice(0, 1))
+
+
+def test_a_packed_numpy_header_of_any_length_is_not_unpacked(tmp_path: Path) -> None:
+    length = 32 * 2**20
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("u.npy", b"\x93NUMPY\x02\0" + struct.pack("<I", length) + bytes(length))
+    tracemalloc.start()
+    with pytest.raises(DataError, match="its header cannot be read, the file is damaged"):
+        open_source(tmp_path / "a.npz", {}, Definition("flow", dims=AXES, fields={"u": ("u",)}))
+    assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    tracemalloc.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import zipfile
@@ -20,6 +21,7 @@ from ups.definition import Definition
 from ups.files import starts_with
 from ups.types import Array, DataError, TaskSpec
 
+LONGEST_HEADER = 2**16  # bytes; numpy itself reads none of more than 10000
 NPY, ZIP = b"\x93NUMPY", b"PK\x03\x04"
 
 
@@ -139,7 +141,12 @@ def _check_whole(path: Path, member: NumpyMember, start: int, size: int) -> None
 def _header(name: str, stream: Any, start: int | None) -> NumpyMember:
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
+    # A header is read to its end before numpy looks at its length, and what is packed can be of any.
+    count = stream.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(count, "little")
+    if length > LONGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes")
+    shape, fortran, dtype = read(io.BytesIO(count + stream.read(length)))
     if any(n < 0 for n in shape):
         raise ValueError("an axis of a negative length")
     return NumpyMember(name, start, shape, dtype, fortran)
