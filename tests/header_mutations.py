@@ -19,7 +19,7 @@ from ups.models.simulator import assemble
 from ups.models.trust import ErrorModel, Trust
 from ups.physics import TASKS
 from ups.run.load import part_kinds
-from ups.types import Field, Param, TaskSpec
+from ups.types import Dynamics, Field, Param, TaskSpec
 
 Header = dict[str, Any]
 Place = tuple[str | int, ...]
@@ -37,6 +37,7 @@ LAKE = TaskSpec(
     mask="water",
     conserved=("h",),
     divergence_free=("v",),
+    dynamics=Dynamics(memoryless=True, advected_by=("depth",)),
 )
 SMALL: dict[str, Any] = {"width": 16, "depth": 1, "heads": 2, "levels": 1, "windows": (4, 2, 2), "modes": 4}
 TRUST = Trust(
@@ -62,7 +63,7 @@ def simulators() -> dict[str, Simulator]:
     )
     line.trust = {"advection1d": TRUST}
     line.learn_corners({"burgers1d": (0.01,)})
-    windows = OperatorConfig(**SMALL, core="unet", mixing="attention", own_layers=True, memoryless=("lake",))
+    windows = OperatorConfig(**SMALL, core="unet", mixing="attention", own_layers=True, context=2)
     lake = assemble([LAKE], {"codec": codec, "operator": windows}, SimulatorConfig(guard=("h",)), {"lake": (16, 18)})
     space = assemble(
         [TASKS["cfd3d"]],

@@ -14,16 +14,17 @@ from ups.models.residual import ResidualFlow
 from ups.models.simulator import CORE
 from ups.physics import TASKS
 from ups.tensors import Window
+from ups.types import UNKNOWN
 
 KINDS = {**CORE, "residual": ResidualFlow, "consistency": ConsistencyStep, "critic": Critic}
-TASK = TASKS["advection1d"]
+TASK = replace(TASKS["advection1d"], dynamics=UNKNOWN)  # nothing is known to move it
 SMALL = ResidualConfig(width=16, depth=1, heads=2, modes=4)
 
 
 def simulator(config: ResidualConfig = SMALL, parts: tuple[str, ...] = ("codec", "operator", "residual")) -> Simulator:
     configs = {
         "codec": CodecConfig(dim=8),
-        "operator": OperatorConfig(width=16, depth=1, heads=2, modes=4, carried={}),
+        "operator": OperatorConfig(width=16, depth=1, heads=2, modes=4),
         "residual": config,
         "consistency": ConsistencyConfig(),
         "critic": CriticConfig(width=16, depth=1, heads=2, modes=4),

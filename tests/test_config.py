@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from ups.config import dump, fingerprint, incidental_keys, load, shown
+from ups.physics import TASKS
 from ups.run.config import EvalConfig, run_config, without_effect
-from ups.types import ConfigError
+from ups.types import ConfigError, Dynamics
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -154,10 +155,11 @@ def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, valu
 
 
 def test_of_a_value_that_is_a_word_or_a_group_it_is_said_what_is_wrong_in_the_group(tmp_path: Path) -> None:
-    path = written(tmp_path, "c.yaml", "data: {a: {task: advection1d}}\nmodel: {operator: {carried: {a: b}}}\n")
-    assert "'model.operator.carried.a': must be a list, such as [b], not 'b'." in complaint(path)
-    assert complaint(path, model__operator__carried="{a: c}").startswith("--model.operator.carried: must be a list")
-    assert complaint(path, model__operator__carried="b").endswith("input should be 'auto', not 'b'.")
+    path = written(tmp_path, "c.yaml", "data: {a: {task: {name: advection1d, advected_by: b}}}\n")
+    assert "'data.a.task.advected_by': must be a list, such as [b], not 'b'." in complaint(path)
+    assert complaint(path, data__a__task="{advected_by: c}").startswith("--data.a.task: must be a list")
+    misspelt = complaint(data__a__task="{advectd_by: [c]}")
+    assert misspelt == "--data.a.task is not a known key; did you mean 'advected_by'?"
 
 
 def test_data_of_nothing_are_asked_what_they_are() -> None:
@@ -301,8 +303,9 @@ def test_definitions_of_files_are_kept_once_and_the_smallest_batch_is_that_of_an
 
 def test_true_frames_before_a_rollout_are_those_that_are_given_or_as_many_as_the_networks_look_back_on() -> None:
     assert [EvalConfig(given=given).given_to(3) for given in (None, 2, 5)] == [3, 3, 5]
-    config = load(run_config(), None, {"model.operator.context": "4", "model.operator.memoryless": "[burgers1d]"})
-    assert (config.context, config.looks_back("kdv1d"), config.looks_back("burgers1d")) == (4, 4, 1)
+    config = load(run_config(), None, {"model.operator.context": "4"})
+    told = dataclasses.replace(TASKS["kdv1d"], dynamics=Dynamics(memoryless=True))
+    assert (config.context, config.looks_back(TASKS["kdv1d"]), config.looks_back(told)) == (4, 4, 1)
 
 
 def test_weights_gathered_as_bf16_are_refused_where_no_stage_computes_in_bf16(tmp_path: Path) -> None:

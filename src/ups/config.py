@@ -162,12 +162,13 @@ def first_of(error: ValidationError) -> ErrorDetails:
     """The error to tell of: a misspelt key explains the one that is missing. Of a value that may be a word or something
     else, what is wrong inside it, if it is the something else."""
     first = min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
-    *above, kind = first["loc"] or ("",)
-    if not str(kind).startswith("literal["):
-        return first
-    of_value = [e for e in error.errors() if list(e["loc"][: len(above)]) == above]
-    inside = max(of_value, key=lambda e: len(e["loc"]))
-    return {**inside, "loc": (*above, *inside["loc"][len(above) + 1 :])}
+    for *above, kind in (e["loc"] for e in error.errors() if e["loc"]):
+        word, n = kind == "str" or str(kind).startswith("literal["), len(above)
+        if word and list(first["loc"][:n]) == above:
+            of_value = [e for e in error.errors() if list(e["loc"][:n]) == above]
+            inside = first if first["type"] in UNKNOWN else max(of_value, key=lambda e: len(e["loc"]))
+            return {**inside, "loc": (*above, *inside["loc"][n + 1 :])}
+    return first
 
 
 def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, Any], error: ErrorDetails) -> str:

@@ -33,7 +33,8 @@ def keys_of(model: type[BaseModel], at: Key) -> Iterable[str]:
         else:
             node = [kind for kind in typing.get_args(node) if kind is not ...][-1]
         if isinstance(node, types.UnionType):
-            node = next(a for a in typing.get_args(node) if a is not types.NoneType)
+            kinds = [a for a in typing.get_args(node) if a is not types.NoneType]
+            node = next((a for a in kinds if is_model(a) or dataclasses.is_dataclass(a)), kinds[0])
     return node.model_fields if is_model(node) else [f.name for f in dataclasses.fields(node)]
 
 

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from ups.types import ConfigError, Field, Param, TaskSpec, check_known, counted
+from ups.types import UNKNOWN, ConfigError, Dynamics, Field, Param, TaskSpec, check_known, counted
 
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 # Other words for the axes of an array that are not space.
@@ -21,6 +21,8 @@ SPELLINGS = {
     **dict.fromkeys(("time", "times", "t"), TIME),
     **dict.fromkeys(("channel", "channels", "c", "component", "variable"), CHANNEL),
 }
+
+LAWS = ("conserved", "positive", "divergence_free")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,16 @@ class Definition:
     data."""
     mask: str = ""
     """The input that is true (1) where a cell counts and false (0) where there is nothing, such as an obstacle."""
+    memoryless: bool | None = None
+    """Whether one frame says all of the next: networks that look back on several frames then see the last one of this
+    task alone. Good where it is true: errors in earlier frames do no harm, and training uses the first frames of each
+    trajectory too."""
+    changes_when_uniform: bool | None = None
+    """Whether a state that has become uniform still changes, as where a reaction goes on or something flows in from a
+    wall. By default what its equation says, or no."""
+    advected_by: tuple[str, ...] | None = None
+    """Parameters that are velocities: they move states in proportion to their size, as a wind does, and do nothing
+    else. By default those of its equation, or none. docs/howto-many-tasks.md says what is done with them."""
 
     def __post_init__(self) -> None:
         """Lists, as Python users and YAML write them, become tuples; what cannot be is refused."""
@@ -110,6 +122,15 @@ class Definition:
         """The axes of space among `dims`."""
         return tuple(name for name in self.layout if name not in (SAMPLE, TIME, CHANNEL))
 
+    def dynamics(self, known: Dynamics = UNKNOWN) -> Dynamics:
+        """What is known of how states go on, but for what the user says of it."""
+        return dataclasses.replace(known, **{k: v for k in vars(known) if (v := getattr(self, k)) is not None})
+
+    def told(self, seen: Dynamics, known: Dynamics) -> Definition:
+        """The same with what was seen of how states go on, where the user says nothing and it is not `known`."""
+        news = {key: value for key, value in vars(seen).items() if value != getattr(known, key)}
+        return dataclasses.replace(self, **{key: v for key, v in news.items() if getattr(self, key) is None})
+
     def names(self, parameter: str) -> bool:
         """Whether the user speaks of a parameter: says where it lies, or which value it has."""
         return parameter in self.datasets or parameter in self.parameters
@@ -143,8 +164,9 @@ class Definition:
             "parameters": self._parameters(spec, tasks.get(equation)),
         }
         if equation and equation != spec.equation:
-            declared |= {key: getattr(tasks[equation], key) for key in ("conserved", "positive", "divergence_free")}
-        for key in ("steady", "conserved", "positive", "divergence_free"):
+            declared |= {key: getattr(tasks[equation], key) for key in (*LAWS, "dynamics")}
+        declared["dynamics"] = self.dynamics(declared.get("dynamics", spec.dynamics))
+        for key in ("steady", *LAWS):
             if getattr(self, key) is not None:
                 declared[key] = getattr(self, key)
         if self.fields and {f.name: f.channels for f in spec.fields} != self.fields:
@@ -222,7 +244,7 @@ def definition_of(spec: TaskSpec) -> Definition:
         divergence_free=None if spec.equation else spec.divergence_free,
         equation=spec.equation,
         mask=spec.mask,
-    )
+    ).told(spec.dynamics, UNKNOWN)
 
 
 def _check_order(fields: tuple[Field, ...], axes: tuple[str, ...], equation: TaskSpec | None, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Basic types (Domain, Field, Param, TaskSpec, Storage, Trajectory), errors, and helpers to word messages."""
+"""Basic types (Domain, Field, Param, Dynamics, TaskSpec, Storage, Trajectory), errors, and helpers to word messages."""
 
 from __future__ import annotations
 
@@ -230,6 +230,22 @@ class Storage:
 
 
 @dataclass(frozen=True)
+class Dynamics:
+    """How states of a task go on from one to the next, as far as it is known."""
+
+    memoryless: bool = False
+    """One frame says all of the next: the frames before it tell nothing more."""
+    changes_when_uniform: bool = False
+    """A state that has become uniform still changes, as where a reaction goes on or something flows in from a wall."""
+    advected_by: tuple[str, ...] = ()
+    """Parameters that are velocities: they move states in proportion to their size, as a wind does, and do nothing
+    else."""
+
+
+UNKNOWN = Dynamics()
+
+
+@dataclass(frozen=True)
 class TaskSpec:
     """What is known of a task: of a built-in one before any file is opened, else what its files say of themselves and
     what the user declares. Nothing here is ever inferred from a shape.
@@ -257,6 +273,7 @@ class TaskSpec:
     equation: str = ""
     mask: str = ""
     axes: tuple[str, ...] = ("x", "y", "z")
+    dynamics: Dynamics = UNKNOWN
 
     @property
     def ndim(self) -> int:

@@ -99,7 +99,7 @@ class SpeedCase:
 
     def window(self, samples: int, device: torch.device, targets: int = 1) -> Window:
         with device:
-            return self.outline.window(samples, self.config.looks_back(self.outline.task.name), targets)
+            return self.outline.window(samples, self.config.looks_back(self.outline.task), targets)
 
     def stage(self, device: torch.device) -> OperatorStage:
         settings: Any = self.config.stage("operator")

@@ -21,7 +21,7 @@ from ups.data.readers.memory import open_memory
 from ups.definition import Definition, definition_from, is_file_name
 from ups.engine.memory import CodeCost
 from ups.jobs.estimate.timing import Ceilings
-from ups.jobs.fit import Data, _proposed, _single
+from ups.jobs.fit import Data, _looked_at, _proposed, _single, fit
 from ups.jobs.inspect import notes, problems
 from ups.jobs.recipe import proposal as module
 from ups.jobs.recipe.axis_ends import seamless
@@ -30,12 +30,14 @@ from ups.jobs.recipe.pace import ANY_PACE, FAST, SLOW, pace
 from ups.jobs.recipe.proposal import propose
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
+from ups.progress import Screen
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig, SplitConfig
 from ups.run.data.datasets import open_files
 from ups.run.data.generate import generate
-from ups.types import ConfigError, DataError
+from ups.run.data.outlines import outlines
+from ups.types import UNKNOWN, ConfigError, DataError, Dynamics
 
 
 @pytest.fixture(scope="module")
@@ -146,16 +148,16 @@ def test_parameters_that_are_seen_to_carry_states_along_are_proposed_to_do_so(tm
         written(tmp_path / f"{name}-run.yaml", tmp_path / f"{name}.npz", task=str(tmp_path / f"{name}.yaml"))
         for name in ("windy", "noisy")
     )
-    assert windy.model.part("operator").carried == {"windy": ("u", "v")}
+    (windy_task,), (noisy_task,) = ([data.task for data in config.data.values()] for config in (windy, noisy))
+    assert windy_task == replace(noisy_task, name="windy", advected_by=("u", "v"))
     assert "seen to move states in proportion" in (tmp_path / "windy-run.yaml").read_text()
-    assert noisy.model.part("operator").carried == "auto"
     for i, frames in enumerate(bumps):  # the same as attributes of a file for each
         with h5py.File(tmp_path / f"{i}.h5", "w") as file:
             file["h"] = np.float32(frames)
             file.attrs.update({"u": u[i], "v": v[i], "w": w[i], "g": 9.81})
     (tmp_path / "one.yaml").write_text("name: windy\n" + text.replace("sample, ", ""))
     (sets,) = holdings([tmp_path / f"{i}.h5" for i in range(len(bumps))], str(tmp_path / "one.yaml"))
-    assert sets.winds == ("u", "v")
+    assert sets.dynamics.advected_by == ("u", "v")
     notes = "; ".join(sets.notes)
     assert "u, v, w are parameters" in notes
     assert "(g), for it is the same in all files or tells runs apart" in notes
@@ -198,11 +200,14 @@ def test_states_that_become_uniform_and_still_move_are_proposed_to_be_measured_b
     for name, values in kinds.items():
         np.savez(tmp_path / f"{name}.npz", u=np.float32(values))
         (tmp_path / f"{name}.yaml").write_text(f"name: {name}\ndims: [sample, time, x]\nfields: {{u: [u]}}\ndt: 0.1\n")
-    found = {n: holdings([tmp_path / f"{n}.npz"], str(tmp_path / f"{n}.yaml"))[0].driven for n in kinds}
-    assert found == {"reaction": True, "decay": False, "waves": False}
+    found = {n: holdings([tmp_path / f"{n}.npz"], str(tmp_path / f"{n}.yaml"))[0].dynamics for n in kinds}
+    assert found == {"reaction": Dynamics(changes_when_uniform=True), "decay": UNKNOWN, "waves": UNKNOWN}
     config = written(tmp_path / "run.yaml", tmp_path / "reaction.npz", task=str(tmp_path / "reaction.yaml"))
-    assert (config.model.part("operator").gauge, config.model.part("operator").driven) == ("sample", ("reaction",))
-    assert written(tmp_path / "made.yaml", task="reacdiff1d").model.part("operator").driven == ("reacdiff1d",)
+    assert config.model.part("operator").gauge == "sample"
+    assert config.data["reaction"].definition.changes_when_uniform
+    assert written(tmp_path / "made.yaml", task="reacdiff1d").data["reacdiff1d"].task == "reacdiff1d", (
+        "it says so itself"
+    )
 
 
 @pytest.mark.filterwarnings("error")
@@ -213,7 +218,7 @@ def test_samples_that_end_without_a_finite_value_are_named_and_change_no_proposa
     with Data(u).source() as sound, Data(blown).source() as source:
         (without,), (here,) = held_as_they_are([sound]), held_as_they_are([source])
     assert without.remarks == []
-    assert (here.hidden, here.driven) == (without.hidden, without.driven)
+    assert (here.hidden, here.dynamics) == (without.hidden, without.dynamics)
     (words,) = here.remarks
     assert words.startswith("sample 000003 ends without a finite value, and a run refuses such: mend or leave out what")
 
@@ -230,7 +235,7 @@ def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
             {"operator.train.optimizer": "adamw"},
             {"train.optimizer": "adamw"},
         )
-        found = [_proposed([source], "cpu", 1.0, settings) for settings in told]
+        found = [_proposed(held_as_they_are([source]), "cpu", 1.0, settings) for settings in told]
     assert found[0]["model.operator.context"] == 2, "a displacement hides its velocity"
     assert (found[0]["codec.train.steps"], found[0]["operator.train.seconds"]) == (0, 60), "the codec loses nothing"
     assert found[0]["operator.train.lr"] == 8e-3, "that of a tiny network"
@@ -271,7 +276,7 @@ def test_a_grid_too_small_for_the_usual_patch_is_given_a_smaller_one(
     """Neither `ups init` nor the data can be told of another."""
     u, dims = np.random.default_rng(9).normal(size=(12, 5, *shape)), ("sample", "time", *"xy"[: len(shape)])
     with Data(u, dims).source() as source:
-        assert _proposed([source], "cpu", 1.0, {})["model.codec.patch"] == patch
+        assert _proposed(held_as_they_are([source]), "cpu", 1.0, {})["model.codec.patch"] == patch
     np.savez(tmp_path / "small.npz", u=u)
     (tmp_path / "small.yaml").write_text(f"name: small\ndims: [{', '.join(dims)}]\nfields: {{u: [u]}}\n")
     config = written(tmp_path / "config.yaml", tmp_path / "small.npz", task=str(tmp_path / "small.yaml"))
@@ -285,16 +290,10 @@ def test_a_section_that_fit_is_given_leaves_the_rest_of_it_as_it_is_proposed() -
     given = {
         "train": {"lr": 1e-3},
         "operator": {"train": {"lr": 1e-3}},
-        "model.operator": {"carried": {"a": ["c"]}, "context": 3},
+        "model.operator": {"context": 3},
         "mix": {},
     }
-    wanted = {
-        "train.lr": 1e-3,
-        "operator.train.lr": 1e-3,
-        "model.operator.carried": {"a": ["c"]},
-        "model.operator.context": 3,
-        "mix": {},
-    }
+    wanted = {"train.lr": 1e-3, "operator.train.lr": 1e-3, "model.operator.context": 3, "mix": {}}
     assert _single(given) == wanted
     assert _single({"start_from": Path("2026-11-19")}) == {"start_from": '"2026-11-19"'}, "a path, not a date"
 
@@ -307,7 +306,7 @@ def test_what_is_not_finite_is_left_to_those_who_can_say_so(what: str) -> None:
     u[:] = np.nan if what == "nothing but nan" else u
     speed[4] = float(what) if what in ("nan", "1e300") else speed[4]  # a parameter
     with warnings.catch_warnings(action="error"), Data(u, params={"c": speed}).source() as source:
-        assert "model.operator.context" not in _proposed([source], "cpu", 1.0, {})
+        assert "model.operator.context" not in _proposed(held_as_they_are([source]), "cpu", 1.0, {})
 
 
 def test_fit_goes_on_with_the_networks_of_the_simulator_that_it_starts_from(tmp_path: Path) -> None:
@@ -317,14 +316,46 @@ def test_fit_goes_on_with_the_networks_of_the_simulator_that_it_starts_from(tmp_
     at = x[:, None] - speed[:, None, None, None] * t[:, None, None]
     u = (size * np.sin(2 * np.pi * np.arange(1, 4) * at + size)).sum(-1)
     sources = [Data(u, params={"c": speed}, task=Definition(name, periodic=("x",))).source() for name in ("old", "new")]
-    codec, carried = CodecConfig(dim=16, patch=(2, 2, 2)), {"old": ("c",)}
-    operator = OperatorConfig(width=16, heads=2, context=2, gauge="sample", carried=carried)
-    build([sources[0].task], codec, operator, grids={"old": (32,)}).save(tmp_path / "old.safetensors")
-    for source, name in zip(sources, ("old", "new"), strict=True):
-        found = _proposed([source], "cpu", 1.0, {"start_from": str(tmp_path / "old.safetensors")})
-        model = load(run_config(), None, {"data.a.task": "burgers1d", **found}).model
-        assert model.part("codec") == codec
-        assert model.part("operator") == replace(operator, carried={name: ("c",)})
+    codec, known = CodecConfig(dim=16, patch=(2, 2, 2)), Dynamics(memoryless=True, advected_by=("c",))
+    operator = OperatorConfig(width=16, heads=2, context=2, gauge="sample")
+    task = replace(sources[0].task, dynamics=known)
+    build([task], codec, operator, grids={"old": (32,)}).save(tmp_path / "old.safetensors")
+    start = {"start_from": str(tmp_path / "old.safetensors")}
+    sets = _looked_at(sources, start)
+    assert [h.dynamics for h in sets] == [known, Dynamics(advected_by=("c",))]
+    model = load(run_config(), None, {"data.a.task": "burgers1d", **_proposed(sets, "cpu", 1.0, start)}).model
+    assert (model.part("codec"), model.part("operator")) == (codec, operator)
+
+
+class Begun(Exception):  # noqa: N818  (no fault)
+    """A run that was asked for, with how the states of its tasks go on."""
+
+
+@pytest.mark.parametrize("says", [None, ()])
+def test_fit_hands_on_what_it_saw_of_how_states_go_on_unless_the_user_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: tuple[str, ...] | None
+) -> None:
+    """From arrays in memory, and from files where they lie."""
+
+    def run(config: RunConfig, *_: object, **__: object) -> None:
+        raise Begun([outline.task.dynamics for outline in outlines(config.data)])
+
+    monkeypatch.setattr("ups.jobs.fit.run_alone", run)
+    draw, x, t = np.random.default_rng(6), (np.arange(32) + 0.5) / 32, 0.05 * np.arange(5)
+    speed, size = np.linspace(-1, 1, 12), draw.normal(size=(12, 1, 1, 3))
+    at = x[:, None] - speed[:, None, None, None] * t[:, None, None]
+    u = (size * np.sin(2 * np.pi * np.arange(1, 4) * at + size)).sum(-1)
+    task = Definition("wind", dims=("sample", "time", "x"), fields={"u": ("u",)}, periodic=("x",), advected_by=says)
+    np.savez(tmp_path / "wind.npz", u=u, c=speed)
+    text = replace(task, datasets={"c": "c"}, dt=0.05).text()
+    (tmp_path / "wind.yaml").write_text(text + "advected_by: []\n" * (says == ()))
+    for data, keys in (
+        (Data(u, params={"c": speed}, task=task), {}),
+        (tmp_path / "wind.npz", {"data.data.task": str(tmp_path / "wind.yaml")}),
+    ):
+        with pytest.raises(Begun) as asked:
+            fit(data, 1, "run", tmp_path, "cpu", keys, Screen.silent(), overwrite=True)
+        assert asked.value.args[0] == [Dynamics(advected_by=("c",) if says is None else says)]
 
 
 def test_a_box_that_may_wrap_is_remarked_on_unless_it_is_said_to(tmp_path: Path) -> None:

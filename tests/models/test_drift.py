@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from ups.models.grids import Space
 from ups.models.stepping import Stepping
 from ups.physics import TASKS
 from ups.tensors import Condition, LatentState, Window, numeric_params
-from ups.types import ConfigError, Param
+from ups.types import ConfigError, Dynamics, Param
 
 SPEEDS = torch.tensor([[0.2], [0.5], [0.8], [1.0]])  # of advection, each a sample's
 STEP = 0.05
@@ -138,25 +139,22 @@ def test_speeds_do_not_decay() -> None:
 
 def test_a_word_carries_nothing() -> None:
     word = Param("kind", "dry", "", choices=("dry", "wet"), encoded=True)
-    task = dataclasses.replace(TASKS["advection1d"], parameters=(*TASKS["advection1d"].parameters, word))
-    config = OperatorConfig(width=16, depth=1, heads=2, carried={"advection1d": ("kind",)})
-    with pytest.raises(ConfigError, match="carried names 'kind' of advection1d, but it has beta"):
-        LatentOperator(config, 8, [task])
+    with pytest.raises(ConfigError, match="advection1d: `advected_by` names 'kind', but it has beta"):
+        carrier("kind", parameters=(*TASKS["advection1d"].parameters, word))
 
 
 def test_what_no_parameter_can_carry_is_refused() -> None:
-    for name, fact in (("advection1d", "it has beta"), ("darcy2d", "nothing can carry it")):
-        config = OperatorConfig(width=16, depth=1, heads=2, carried={name: ("wind",)})
-        with pytest.raises(ConfigError, match=f"carried names 'wind' of {name}, but {fact}"):
-            LatentOperator(config, 8, [TASKS[name]])
+    for name, fact in (("advection1d", "it has beta"), ("darcy2d", "nothing can move it")):
+        task = dataclasses.replace(TASKS[name], dynamics=Dynamics(advected_by=("wind",)))
+        with pytest.raises(ConfigError, match=f"{name}: `advected_by` names 'wind', but {fact}"):
+            LatentOperator(OperatorConfig(width=16, depth=1, heads=2), 8, [task])
 
 
 def test_what_is_carried_does_not_hear_how_fast() -> None:
     """After the move a network gives the same whatever the speed; other parameters it hears, and between walls, where
     nothing is moved, the speed too."""
-    task = TASKS["reacdiff1d"]
-    quiet = OperatorConfig(width=16, depth=1, heads=2, carried={"reacdiff1d": ("rho",)})
-    conditioner = LatentOperator(quiet, 8, [task]).conditioner
+    task = dataclasses.replace(TASKS["reacdiff1d"], dynamics=Dynamics(advected_by=("rho",)))
+    conditioner = LatentOperator(OperatorConfig(width=16, depth=1, heads=2), 8, [task]).conditioner
     names = numeric_params(task)
     params = torch.full((1, len(names)), 0.5)
 
@@ -173,7 +171,7 @@ def test_what_is_carried_does_not_hear_how_fast() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_that_rounds_products_carries_cells_as_exactly_as_a_processor() -> None:
-    simulator = carrier().requires_grad_(False)
+    simulator = carrier("beta").requires_grad_(False)
     z, beta = torch.randn(4, 1, 16, 8, generator=torch.Generator().manual_seed(0)), SPEEDS + 0.07
     wanted = simulator.operator(z, asked(beta))
     before = torch.backends.cuda.matmul.allow_tf32
@@ -213,10 +211,11 @@ def steep(way: Tensor, cells: int = 64) -> Tensor:
     return fine.sum(0).unsqueeze(-1).float()
 
 
-def carrier(**keys: object) -> Simulator:
-    """An untrained simulator of 64 cells in 16 tokens, shown advection."""
-    codec, operator = CodecConfig(dim=8, patch=(4, 4, 2)), OperatorConfig(width=16, depth=1, heads=2, **keys)  # type: ignore[arg-type]
-    found = build([TASKS["advection1d"]], codec, operator, grids={"advection1d": (64,)})
+def carrier(*by: str, context: int = 1, **facts: Any) -> Simulator:
+    """An untrained simulator of 64 cells in 16 tokens, shown advection, which some parameters move."""
+    codec, operator = CodecConfig(dim=8, patch=(4, 4, 2)), OperatorConfig(width=16, depth=1, heads=2, context=context)
+    task = dataclasses.replace(TASKS["advection1d"], dynamics=Dynamics(advected_by=by), **facts)
+    found = build([task], codec, operator, grids={"advection1d": (64,)})
     frames = torch.stack([steep(i * STEP * SPEEDS[:, 0]) for i in range(3)], 1)
     z = found.codec.encode(frames.flatten(0, 1), "advection1d", (True,)).z
     found.operator.fit_drift(torch.unflatten(z, 0, (4, 3)), asked(SPEEDS), torch.full((4, 2), STEP))
@@ -236,12 +235,12 @@ def missed(simulator: Simulator) -> float:
 
 def test_waves_finer_than_tokens_are_carried_by_cells() -> None:
     """Tokens of four cells hold 8 waves each way; those with 9, 17 and 25 they send elsewhere."""
-    assert missed(carrier()) < 1e-3
+    assert missed(carrier("beta")) < 1e-3
 
 
 def test_what_tokens_say_besides_their_cells_is_carried_by_tokens() -> None:
     """A token of eight numbers has four that no cell of its patch sets; a whole token's way moves them too."""
-    simulator = carrier()
+    simulator = carrier("beta")
     with torch.no_grad():
         simulator.operator.drift["advection1d"].speeds.fill_(0.0)[0, 0] = 1.0  # a sixteenth of the box: one token
         z = torch.randn(2, 1, 16, 8, generator=torch.Generator().manual_seed(0))
@@ -260,7 +259,7 @@ def test_tokens_that_hold_less_than_their_patches_are_carried_themselves() -> No
 
 def test_cells_are_those_of_the_codec_that_a_simulator_has_now() -> None:
     """Where networks are sharded, one that has been trained is replaced by what its pieces were gathered to."""
-    simulator, config = carrier(), CodecConfig(dim=8, patch=(4, 4, 2))
+    simulator, config = carrier("beta"), CodecConfig(dim=8, patch=(4, 4, 2))
     other = build([TASKS["advection1d"]], config, grids={"advection1d": (64,)}, seed=1).codec
     assert not torch.equal(
         other.encoder.enter["advection1d"].weight, simulator.codec.encoder.enter["advection1d"].weight
@@ -283,7 +282,7 @@ def test_a_network_is_told_the_part_of_a_token_that_is_left_of_a_way_and_nothing
 
 def looking_back(dt: float = STEP, box: tuple[float, ...] = (1.0,)) -> tuple[Simulator, Window]:
     """A simulator that looks back on three frames and changes them by 1e-4 of what they are, and three of `steep`."""
-    simulator = carrier(context=3).eval()
+    simulator = carrier("beta", context=3).eval()
     speeds = simulator.operator.drift["advection1d"].speeds.clone()
     awaken(simulator.operator)
     simulator.operator.drift["advection1d"].speeds.data.copy_(speeds)
@@ -323,7 +322,7 @@ def test_of_steps_of_uneven_length_the_first_says_where_missing_frames_were() ->
 def test_where_nothing_wraps_and_where_nothing_is_carried_the_first_frame_stands_for_those_before_it() -> None:
     simulator, given = looking_back()
     walled = dataclasses.replace(given, context=given.context[:, -1:], periodic=(False,))
-    other = carrier(context=3, carried={})
+    other = carrier(context=3)
     for sim, window in ((simulator, walled), (other, dataclasses.replace(walled, periodic=(True,)))):
         z = sim.codec.encode(window.state, "advection1d", window.periodic).z.unsqueeze(1)
         assert torch.equal(sim.encode_context(window.context, Condition.of(window)), torch.cat((z, z, z), 1))

@@ -20,7 +20,7 @@ from ups.models.grids import Space
 from ups.models.layers import FourierMixing
 from ups.physics import TASKS
 from ups.tensors import Condition, LatentState
-from ups.types import ConfigError, Field
+from ups.types import ConfigError, Dynamics, Field
 
 
 def tokens(name: str, context: int = 1, batch: int = 2, seed: int = 0) -> Tensor:
@@ -45,17 +45,18 @@ def test_an_untrained_operator_predicts_no_change_in_any_dimension(core: str, mi
 @pytest.mark.parametrize("gauge", ["auto", "task", "sample"])
 def test_of_a_task_without_memory_the_last_frame_says_all(gauge: str) -> None:
     """It takes no other, and steps like an operator with one frame of context; other tasks look back."""
-    tasks, names = [TASKS["burgers1d"], TASKS["advection1d"]], ("burgers1d", "advection1d")
-    config = OperatorConfig(width=16, depth=1, heads=2, context=3, gauge=gauge, memoryless=("burgers1d",))
+    told = dataclasses.replace(TASKS["burgers1d"], dynamics=Dynamics(memoryless=True))
+    tasks = [told, TASKS["advection1d"]]
+    config = OperatorConfig(width=16, depth=1, heads=2, context=3, gauge=gauge)
     operator = LatentOperator(config, 8, tasks)
     awaken(operator)
     z = torch.randn(2, 3, 4, 8)
-    assert [config.looks_back(name) for name in names] == [1, 3]
+    assert [config.looks_back(task) for task in tasks] == [operator.looks_back(task.name) for task in tasks] == [1, 3]
     assert operator(z, condition("advection1d")).shape == operator(z[:, 2:], condition("burgers1d")).shape
     for name, taken in (("burgers1d", z), ("advection1d", z[:, 2:])):
         with pytest.raises(ConfigError, match=f"of context of {name}, not {taken.shape[1]}"):
             operator(taken, condition(name))
-    one = LatentOperator(dataclasses.replace(config, context=1, memoryless=()), 8, tasks)
+    one = LatentOperator(dataclasses.replace(config, context=1), 8, tasks)
     weights = operator.state_dict()
     weights["enter.weight"] = weights["enter.weight"][:, :8]
     one.load_state_dict({name: weights[name] for name in one.state_dict()})
@@ -88,11 +89,9 @@ def test_tasks_with_layers_of_their_own_begin_as_one_network_and_are_trained_apa
     assert not any(".advection1d." in name for name in moved)
 
 
-def test_a_driven_task_moves_a_uniform_state_though_others_are_measured_by_the_sample() -> None:
+def test_a_task_that_changes_when_uniform_may_do_so_though_others_are_measured_by_the_sample() -> None:
     tasks = [TASKS["burgers1d"], TASKS["reacdiff1d"]]
-    operator = LatentOperator(
-        OperatorConfig(width=16, depth=1, heads=2, gauge="sample", driven=("reacdiff1d",)), 8, tasks
-    )
+    operator = LatentOperator(OperatorConfig(width=16, depth=1, heads=2, gauge="sample"), 8, tasks)
     awaken(operator)
     uniform = torch.ones(2, 1, 4, 8)
     still, moves = (operator(uniform, condition(task.name)) - uniform[:, 0] for task in tasks)

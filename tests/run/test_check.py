@@ -117,11 +117,11 @@ def test_a_task_has_a_batch_of_its_own_which_all_ranks_must_share(tmp_path: Path
             "a set of parameters of burgers1d is empty; name at least",
         ),
         (
-            {"model__operator__memoryless": "[kdv1d]"},
-            "memoryless names kdv1d, which no data set holds; they hold burgers",
+            {"data__c__task": "{name: burgers1d, memoryless: true}"},
+            "burgers1d: `memoryless` is False of one of its data sets and True of another; say the same of all",
         ),
         (  # learnt from one frame, it is judged on those after the context all the same
-            {"model__operator__context": 300, "model__operator__memoryless": "[burgers1d]"},
+            {"model__operator__context": 300, "data__b__task": "{name: burgers1d, memoryless: true}"},
             "too few for 300 frames of context and 1 after them",
         ),
         (

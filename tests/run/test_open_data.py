@@ -39,7 +39,7 @@ from ups.run.judging.leaks import leaks
 from ups.run.order import fit_stage
 from ups.run.run import Run, run_alone
 from ups.tensors import numeric_params
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, Dynamics
 
 SCREEN = Screen.silent()
 SMALL: dict[str, Any] = {
@@ -742,9 +742,12 @@ def test_an_axis_of_uneven_cells_is_refused_whatever_it_is_called(tmp_path: Path
 def test_one_frame_is_continued_of_a_task_that_looks_back_on_no_more(tmp_path: Path, frames: int, given: int) -> None:
     """Other tasks of the simulator look back on three, and are refused fewer."""
     names = ("burgers1d", "advection1d")
-    config = OperatorConfig(width=16, depth=1, heads=2, context=3, memoryless=("burgers1d",))
-    grids = dict.fromkeys(names, (32,))
-    sim = build([TASKS[name] for name in names], CodecConfig(dim=8), config, grids=grids)
+    config = OperatorConfig(width=16, depth=1, heads=2, context=3)
+    grids, told = (
+        dict.fromkeys(names, (32,)),
+        dataclasses.replace(TASKS["burgers1d"], dynamics=Dynamics(memoryless=True)),
+    )
+    sim = build([told, TASKS["advection1d"]], CodecConfig(dim=8), config, grids=grids)
     saved = sim.save(tmp_path / "simulator.safetensors")
     for name in ("1D_Burgers_Sols_Nu0.01.hdf5", "1D_Advection_Sols_beta0.4.hdf5"):
         with h5py.File(tmp_path / name, "w") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -18,6 +19,7 @@ from ups.physics import TASKS
 from ups.run.config import run_config
 from ups.run.order import ProvenBatches, drawn, windows_of
 from ups.run.training import seeded
+from ups.types import Dynamics
 
 
 class Numbers:
@@ -71,13 +73,14 @@ def prove(made: list[Windows], proven: list[ProvenBatches], dist: Together, step
         rank.prove(step)
 
 
-@pytest.mark.parametrize(("memoryless", "each"), [("[burgers1d]", 5), ("[]", 3)])
-def test_a_task_is_drawn_with_as_many_frames_as_are_looked_back_on(memoryless: str, each: int) -> None:
+@pytest.mark.parametrize(("memoryless", "each"), [(True, 5), (False, 3)])
+def test_a_task_is_drawn_with_as_many_frames_as_are_looked_back_on(memoryless: bool, each: int) -> None:
     """Of six frames, all but the last are a context of one; three of them in a row are one of three."""
-    keys = {"data.b.task": "burgers1d", "model.operator.context": 3, "model.operator.memoryless": memoryless}
+    keys = {"data.b.task": "burgers1d", "model.operator.context": 3}
     config, part = load(run_config(), None, keys), Numbers()
     part.params = torch.zeros(9, 1)  # type: ignore[attr-defined]
-    data: Any = SimpleNamespace(task=TASKS["burgers1d"], parts=lambda _: [part])
+    task = dataclasses.replace(TASKS["burgers1d"], dynamics=Dynamics(memoryless=memoryless))
+    data: Any = SimpleNamespace(task=task, parts=lambda _: [part])
     dist: Any = SimpleNamespace(rank=0, world=1, device=torch.device("cpu"))
     windows = windows_of(config, [data], config.stage("operator"), dist)
     assert [len(places) for places in windows.places] == [9 * each]

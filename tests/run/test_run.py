@@ -146,7 +146,7 @@ def test_what_a_parameter_carries_is_known_before_anything_is_learnt(tmp_path: P
 
 
 def test_a_run_that_learnt_nothing_says_so(tmp_path: Path) -> None:
-    nothing = {"operator__train__lr": 1e-12, "model__operator__carried": {}}
+    nothing = {"operator__train__lr": 1e-12, "data__a__task": {"name": "advection1d", "advected_by": []}}
     folder, report = run(settings(tmp_path, **nothing), SCREEN)
     assert all(task.verdict[0].startswith("NOT LEARNT") for task in report.tasks)
     assert "NOT LEARNT" in folder.report.read_text()

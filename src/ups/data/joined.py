@@ -14,7 +14,7 @@ from ups.data.axis_order import in_order, turned
 from ups.data.source import AS_PARAMETER, UNUSED, Source, SourceFacts, View
 from ups.data.splits import parts_of
 from ups.data.units import units_of_all
-from ups.types import Array, DataError, Domain, Param, Params, TaskSpec, Trajectory, counted, few
+from ups.types import Array, ConfigError, DataError, Domain, Param, Params, TaskSpec, Trajectory, counted, few
 
 # Names of numbers that tell runs apart, and are no parameters of what is simulated.
 LABELS = re.compile(
@@ -41,6 +41,7 @@ def same_task(sources: Sequence[Source]) -> TaskSpec:
                 f"{sources[0].path} of the same task {first.name} holds {', '.join(first.channels + first.given)} on "
                 f"{first.ndim}; give them different tasks."
             )
+        check_dynamics(task, first)
         for p in task.parameters:
             old = params.setdefault(p.name, p)
             if bool(old.choices) != bool(p.choices):
@@ -52,6 +53,16 @@ def same_task(sources: Sequence[Source]) -> TaskSpec:
         params[name] = Param(name, sources[0].offered[name], "stated in the file")
     units_of_all(sources)
     return dataclasses.replace(first, parameters=tuple(params.values()))
+
+
+def check_dynamics(task: TaskSpec, other: TaskSpec) -> None:
+    """ConfigError where two data sets of one task do not say the same of how its states go on."""
+    for key, value in vars(task.dynamics).items():
+        if value != (theirs := getattr(other.dynamics, key)):
+            raise ConfigError(
+                f"{task.name}: `{key}` is {value} of one of its data sets and {theirs} of another; say the same of "
+                "all, or give them different tasks."
+            )
 
 
 def _differing(sources: Sequence[Source]) -> list[str]:

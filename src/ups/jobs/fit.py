@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ups.config import as_flag, giving_way, load
-from ups.data import Source, defined
+from ups.data import Source, defined, renamed
 from ups.data.readers.array_dims import VALUES, role_of
 from ups.data.readers.memory import array_of, open_memory
 from ups.data.reduction import Reduction
@@ -23,14 +23,14 @@ from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.report import Report
 from ups.jobs.import_data import TOO_FEW, cut_in_time, too_few_to_divide
-from ups.jobs.recipe.data_profile import IN_TIME, OF_FEW, held_as_they_are, recipe
+from ups.jobs.recipe.data_profile import IN_TIME, OF_FEW, DataProfile, held_as_they_are, recipe
 from ups.jobs.recipe.proposal import dotted
-from ups.models import OperatorConfig, Simulator
+from ups.models import Simulator
 from ups.physics import TASKS
 from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import DataConfig
-from ups.run.data.datasets import open_files, open_sets
+from ups.run.data.datasets import DataEntry, open_files, open_sets
 from ups.run.data.doubts import lost_digits, question
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
@@ -179,22 +179,20 @@ def _usual(arrays: Mapping[str, Any], definition: Definition) -> tuple[str, ...]
     return (SAMPLE, TIME, *SPACE[:axes], *(() if apart else (CHANNEL,)))
 
 
-def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe for these sources, as flags. Where `settings` name a codec or `start_from`, some of the time goes to
+def _proposed(sets: Sequence[DataProfile], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe for these data, as flags. Where `settings` name a codec or `start_from`, some of the time goes to
     training the codec; where they name an optimizer, the recipe's learning rate is left out."""
     usual = settings.get("model.network.size", "small" if settings.get("start_from") else "tiny")
     size = str(settings.get("model.operator.size", usual))
-    sections = recipe(held_as_they_are(sources), device_of(device).type, size) if sources else {}
-    flags = dotted(sections)
+    flags = dotted(recipe(sets, device_of(device).type, size)) if sets else {}
     codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
-    if codec or not sources or settings.get("start_from"):
+    if codec or not sets or settings.get("start_from"):
         flags = {key: value for key, value in flags.items() if not key.startswith(("model.codec", "codec."))}
         flags["codec.train.seconds"] = 60 * minutes * CODEC
         minutes *= 1 - CODEC
     if start := settings.get("start_from"):
         training = {key: value for key, value in flags.items() if not key.startswith("model.")}
-        tasks = {source.task.name for source in sources}
-        flags = {**training, **(_networks(load_simulator(start), tasks, sections["model"]) if sources else {})}
+        flags = {**training, **(_networks(load_simulator(start)) if sets else {})}
     if {"train.optimizer", "operator.train.optimizer"} & settings.keys():
         flags.pop("operator.train.lr", None)
     return {**flags, "operator.train.seconds": 60 * minutes}
@@ -205,28 +203,37 @@ def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     for key, value in settings.items():
         names = key.split(".")
-        section = names[0] in ("train", "model", "codec", "operator") and names[-1] not in OperatorConfig.by_task
-        if section and isinstance(value, Mapping):
+        if names[0] in ("train", "model", "codec", "operator") and isinstance(value, Mapping):
             flags |= _single({f"{key}.{name}": inner for name, inner in value.items()})
         else:
             flags[key] = as_flag(value) if isinstance(value, Path) else value
     return flags
 
 
-def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[str, Any]) -> dict[str, Any]:
-    """How the networks of a simulator are made, as flags; of tasks that it does not know, what is `proposed`."""
+def _networks(simulator: Simulator) -> dict[str, Any]:
+    """How the networks of a simulator are made, as flags."""
+    return {
+        f"model.{name}.{key.name}": getattr(part.config, key.name)
+        for name, part in simulator.parts.items()
+        for key in fields(part.config)
+    }
+
+
+def _looked_at(sources: Sequence[Source], settings: Mapping[str, Any]) -> list[DataProfile]:
+    """What sources hold, by task; how states go on of a task that the simulator to start from knows, it says."""
+    sets, start = held_as_they_are(sources), settings.get("start_from")
+    known = load_simulator(start).codec.tasks if start else {}
+    return [replace(h, dynamics=known[h.task.name].dynamics) if h.task.name in known else h for h in sets]
+
+
+def _seen(entries: Sequence[DataEntry], sets: Sequence[DataProfile], config: RunConfig) -> dict[str, Any]:
+    """What was seen of how the states of data sets go on, as flags that define their tasks."""
     flags: dict[str, Any] = {}
-    for name, part in simulator.parts.items():
-        for key in fields(part.config):
-            value = getattr(part.config, key.name)
-            if key.name in part.by_task:
-                named, new = part.by_task[key.name], proposed.get(name, {}).get(key.name, ())
-                known = [task for task in named if task in tasks]
-                others = [task for task in new if task not in simulator.codec.tasks]
-                value = [*known, *others]
-                if isinstance(named, Mapping):
-                    value = {task: list(named[task]) for task in known} | {task: new[task] for task in others}
-            flags[f"model.{name}.{key.name}"] = value
+    for label, data in config.data.items():
+        own, names = Definition.of(data.task), {each.source.task.name for each in entries if each.config == data}
+        for here in (here for here in sets if here.task.name in names):
+            whole = own.told(here.dynamics, here.task.dynamics)
+            flags |= {f"data.{label}.task": as_flag(whole.plain())} if whole != own else {}
     return flags
 
 
@@ -299,21 +306,24 @@ def fit(
     place = {"name": as_flag(name), "out": as_flag(out), "device": as_flag(device)}
     settings = _single(settings)
 
-    def config_of(file: Mapping[str, Any], sources: Sequence[Source] = ()) -> RunConfig:
-        proposed = giving_way(run_config(), _proposed(sources, device, minutes, settings), settings)
-        return load(run_config(), None, {**place, **file, **proposed, **settings})
+    def config_of(file: Mapping[str, Any], sets: Sequence[DataProfile] = (), **seen: Any) -> RunConfig:
+        proposed = giving_way(run_config(), _proposed(sets, device, minutes, settings), settings)
+        return load(run_config(), None, {**place, **file, **proposed, **settings, **seen})
 
     if isinstance(data, str | Path):
         file: dict[str, Any] = {"data.data.file": as_flag(str(data))}
         file |= _cut_where_it_lies(config_of(file).data["data"], settings, screen)
         with ExitStack() as stack:
-            sets = open_sets(config_of(file).data, Path(), screen.following, stack)
-            config = config_of(file, [entry.source for data_set in sets for entry in data_set.entries])
+            opened = open_sets(config_of(file).data, Path(), screen.following, stack)
+            entries = [entry for data_set in opened for entry in data_set.entries]
+            sets = _looked_at([entry.source for entry in entries], settings)
+            config = config_of(file, sets, **_seen(entries, sets, config_of(file)))
         before = ("data", time.perf_counter() - began)
         folder, report = run_alone(config, screen, overwrite=overwrite, before=before)
         return load_simulator(folder.folder, device), folder, report
     with ExitStack() as stack:
-        sources = [stack.enter_context(each.source()) for each in _given(data)]
+        given = _given(data)
+        sources = [stack.enter_context(each.source()) for each in given]
         places = _places(sources, out / f"{name}-data")
         for source in sources:
             problems = [f"PROBLEM: {problem}" for problem in lost_digits(source)]
@@ -323,11 +333,13 @@ def fit(
                 raise ConfigError(f"{source.task.name}: {words}; or give it as one of `params`.")
         # Before anything is written.
         divided = [_split(source, screen) for source in sources]
-        config = config_of({f"data.{task}.file": as_flag(path) for task, path in places.items()}, sources)
+        sets = _looked_at(sources, settings)
+        config = config_of({f"data.{task}.file": as_flag(path) for task, path in places.items()}, sets)
         if not overwrite and any(path.exists() for path in (out / name, *places.values())):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
-        for (source, parts), there in zip(divided, places.values(), strict=True):
-            write_data_set(source, there.parent, there.name, parts, overwrite=overwrite)
+        for each, here, (source, parts), there in zip(given, sets, divided, places.values(), strict=True):
+            task = replace(source.task, dynamics=Definition.of(each.task).dynamics(here.dynamics))
+            write_data_set(renamed(source, task), there.parent, there.name, parts, overwrite=overwrite)
     before = ("data", time.perf_counter() - began)
     folder, report = run_alone(config, screen, overwrite=overwrite, before=before)
     return load_simulator(folder.folder, device), folder, report

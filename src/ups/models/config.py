@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
-from ups.types import ConfigError
+from ups.types import ConfigError, TaskSpec
 
 # The part of a simulator without which nothing is predicted.
 FORECASTER = "operator"
@@ -125,7 +124,7 @@ class NetworkConfig:
         """Frames of context, of the task of which it sees most: one, unless a network says more."""
         return 1
 
-    def looks_back(self, task: str) -> int:  # noqa: ARG002
+    def looks_back(self, task: TaskSpec) -> int:  # noqa: ARG002
         """Frames of context that it sees of a task."""
         return 1
 
@@ -146,37 +145,23 @@ class OperatorConfig(NetworkConfig):
     error (docs/benchmarks.md)."""
 
     section: ClassVar[str] = "operator"
-    # Keys whose value depends on the task: each names tasks.
-    by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven", "carried")
 
     context: int = 1
-    """Frames of context that the operator sees."""
-    memoryless: tuple[str, ...] = ()
-    """Tasks that get one frame of context whatever `context` says. Good where one frame determines the next: errors in
-    earlier frames then do no harm, and training uses the first frames of each trajectory too."""
+    """Frames of context that the operator sees; of a task that is `memoryless` it sees the last one alone."""
     gauge: Literal["auto", "task", "sample"] = "auto"
     """The unit in which the change of a step is measured. task: the usual change of the task. sample: that, times how
     uneven and how much in motion the sample's last frame is; good for states that decay. With one frame of context,
     `sample` cannot change a uniform state; use `task` there. auto: `sample` for tasks with several frames of context,
-    `task` for those with one."""
-    driven: tuple[str, ...] = ()
-    """Tasks excluded from `gauge: sample` (also where auto chooses it), because their states become uniform and still
-    change (reactions)."""
-    carried: Literal["auto"] | Mapping[str, tuple[str, ...]] = "auto"
-    """Parameters, by task, that carry states along, as a wind does, and do nothing else. States are first shifted along
-    periodic axes, in proportion to these parameters and to the time step, at speeds that are fitted to the data and
-    trained further. The network predicts what is left and is not given these parameters. auto: the parameters that a
-    built-in equation names itself. Where tokens hold as many numbers as the cells of their patch, the cells are
-    shifted, elsewhere the tokens, which resolve nothing finer than a patch."""
+    `task` for those with one. A task that says `changes_when_uniform` is always measured by `task`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context < 1:
             raise ConfigError(f"operator.context is {self.context}, but must be at least 1.")
 
-    def looks_back(self, task: str) -> int:
+    def looks_back(self, task: TaskSpec) -> int:
         """Frames of context that it sees of a task."""
-        return 1 if task in self.memoryless else self.context
+        return 1 if task.dynamics.memoryless else self.context
 
     @property
     def by_sample(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ups.models.layers import TaskLinears
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.simulator import Simulator
-from ups.types import ConfigError, counted
+from ups.types import ConfigError, TaskSpec, counted
 
 
 @torch.no_grad()
@@ -115,32 +115,34 @@ def same_networks(new: Simulator, old: Simulator) -> None:
         ours, theirs = new.parts[part].config, old.parts[part].config
         for field in dataclasses.fields(ours):
             a, b = getattr(ours, field.name), getattr(theirs, field.name)
-            wanted = b
-            if field.name in new.parts[part].by_task:
-                named = new.parts[part].by_task[field.name]
-                a, b = (_of_both(simulator.parts[part].by_task[field.name], new, old) for simulator in (new, old))
-                wanted = b if isinstance(b, dict) else [*b, *(name for name in named if name not in old.codec.tasks)]
             # What all tasks share, each may go on with for itself.
             if a != b and (field.name, a, b) != ("own_layers", True, False):
                 raise ConfigError(
-                    f"model.{part}.{field.name} is {a}, but the simulator to start from has {b}; set it to {wanted}."
+                    f"model.{part}.{field.name} is {a}, but the simulator to start from has {b}; set it to {b}."
                 )
     for name, task in new.codec.tasks.items():
-        if name in old.codec.tasks and task.ndim != (before := old.codec.tasks[name].ndim):
-            raise ConfigError(
-                f"{name} has {counted(task.ndim, 'axis')}, but {before} in the simulator to start from; rename the "
-                "task."
-            )
+        if name in old.codec.tasks:
+            _same_course(task, old.codec.tasks[name])
 
 
-def _of_both(named: Collection[str], new: Simulator, old: Simulator) -> list[str] | dict[str, list[str]]:
-    """The part of a key that concerns tasks which both simulators know: which of these tasks it names; where it names
-    parameters by task, those of them that `new` has."""
-    tasks = [task for task in old.codec.tasks if task in new.codec.tasks and task in named]
-    if not isinstance(named, Mapping):
-        return tasks
-    left = {task: {p.name for p in new.codec.tasks[task].parameters}.intersection(named[task]) for task in tasks}
-    return {task: sorted(names) for task, names in left.items() if names}
+def _same_course(task: TaskSpec, before: TaskSpec) -> None:
+    """ConfigError where a task of both has another number of axes, or goes on otherwise from one state to the next; of
+    the parameters that move its states those are held against each other that it still has."""
+    if task.ndim != before.ndim:
+        raise ConfigError(
+            f"{task.name} has {counted(task.ndim, 'axis')}, but {before.ndim} in the simulator to start from; rename "
+            "the task."
+        )
+    held = {p.name for p in task.parameters}
+    ours, theirs = (
+        {**vars(each), "advected_by": sorted(held.intersection(each.advected_by))}
+        for each in (task.dynamics, before.dynamics)
+    )
+    for key in (key for key in ours if ours[key] != theirs[key]):
+        raise ConfigError(
+            f"{task.name}: `{key}` is {ours[key]}, but {theirs[key]} in the simulator to start from; say `{key}: "
+            f"{theirs[key]}` of the task."
+        )
 
 
 def rebuilt(simulator: Simulator, name: str, weights: Mapping[str, Tensor]) -> Part:

@@ -15,7 +15,6 @@ from ups.models.grids import Patch, Space
 from ups.models.layers import AXES, fourier_features
 from ups.models.part import NamedAxis, Part
 from ups.models.tokens import TokenNetwork
-from ups.physics.symmetries import winds_of
 from ups.tensors import Condition, table
 from ups.types import ConfigError, TaskSpec, counted
 
@@ -56,16 +55,13 @@ class Gauge(nn.Module):
         return y
 
 
-def _carrying(config: OperatorConfig, task: TaskSpec) -> tuple[str, ...]:
+def _carrying(task: TaskSpec) -> tuple[str, ...]:
     """The parameters that carry the states of a task along; ConfigError for one that cannot."""
     able = () if task.steady else tuple(p.name for p in task.parameters if not p.choices)
-    if config.carried == "auto":
-        return tuple(name for name in winds_of(task) if name in able)
-    named = config.carried.get(task.name, ())
-    for name in (name for name in named if name not in able):
-        fact = f"it has {', '.join(able)}" if able else "nothing can carry it"
-        raise ConfigError(f"operator.carried names '{name}' of {task.name}, but {fact}; mend the name or leave it out.")
-    return tuple(dict.fromkeys(named))
+    for name in (name for name in task.dynamics.advected_by if name not in able):
+        fact = f"it has {', '.join(able)}" if able else "nothing can move it"
+        raise ConfigError(f"{task.name}: `advected_by` names '{name}', but {fact}; mend the name or leave it out.")
+    return tuple(dict.fromkeys(task.dynamics.advected_by))
 
 
 @table
@@ -112,16 +108,14 @@ class LatentOperator(TokenNetwork):
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         if config.by_sample:  # last: the weights of all else are those of an operator without it
             self.gauge = Gauge(dim, config.shape.width, config.shape.width)
-        self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(config, task))}
+        self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(task))}
         self.conditioner.hidden_params = carried
         self.drift = nn.ModuleDict({name: Advection(len(by), config.shape.width) for name, by in carried.items()})
-        self.by_task = {"memoryless": config.memoryless, "driven": config.driven, "carried": carried}
-        names = [task.name for task in tasks]
-        self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
+        self.memoryless = frozenset(task.name for task in tasks if config.looks_back(task) == 1)
         # A steady task has one step, from nothing: there is no state to measure.
-        steady = {task.name for task in tasks if task.steady}
-        still = steady.union(config.driven, () if config.gauge == "sample" else self.memoryless)
-        self.gauged = frozenset(names) - still if config.by_sample else frozenset()
+        moving = {task.name for task in tasks if not (task.steady or task.dynamics.changes_when_uniform)}
+        moving -= frozenset() if config.gauge == "sample" else self.memoryless
+        self.gauged = frozenset(moving if config.by_sample else ())
         self.codec: tuple[Codec, ...] = ()  # whose tokens these are, if they lose nothing; it is no part of this one
 
     def connect(self, parts: Mapping[str, Part]) -> None:
@@ -132,7 +126,7 @@ class LatentOperator(TokenNetwork):
 
     def looks_back(self, task: str) -> int:
         """Frames of context that it sees of a task."""
-        return int(self.config.looks_back(task))
+        return 1 if task in self.memoryless else int(self.config.context)
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""

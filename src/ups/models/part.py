@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -55,8 +54,6 @@ class Part(nn.Module, ABC):
     judges: ClassVar[bool] = False
     # Of its network, for one draw or one judgement.
     evaluations: int = 1
-    # Of each key of its config whose value depends on the task: the tasks that it names.
-    by_task: Mapping[str, Collection[str]] = MappingProxyType({})
     # Tensors with a row per task, in the order of the tasks.
     rows: ClassVar[tuple[str, ...]] = ()
 

@@ -16,7 +16,7 @@ from ups.physics.ranges import InitialRange
 from ups.physics.solver import Equation, Stepper, param
 from ups.physics.spectral import ETDRK4, dealias_mask
 from ups.physics.stiff import Rodas4
-from ups.types import Domain, Field, Storage, TaskSpec
+from ups.types import Domain, Dynamics, Field, Storage, TaskSpec
 
 SORPTION_CELLS = 1024
 
@@ -41,7 +41,6 @@ class ReacDiff1D(Equation):
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("pdebench", "accurate"), ("nu", "rho"))
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
     isotropic: ClassVar[bool] = True
-    driven: ClassVar[bool] = True
     task: ClassVar[TaskSpec] = TaskSpec(
         name="reacdiff1d",
         title="1D diffusion-reaction (Fisher–KPP)",
@@ -58,6 +57,7 @@ class ReacDiff1D(Equation):
             aliases=("ReacDiff_react_Nu{nu}_Rho{rho}.hdf5",),
             attrs={"nu": "Nu", "rho": "rho"},
         ),
+        dynamics=Dynamics(changes_when_uniform=True),
     )
 
     def initial(self, draw: Draw, domain: Domain) -> Tensor:
@@ -165,6 +165,7 @@ class DiffSorp1D(Equation):
         frames=101,
         positive=("u",),
         storage=Storage(kind="groups", pattern="1D_diff-sorp_NA_NA.h5", datasets=("data",)),
+        dynamics=Dynamics(changes_when_uniform=True),
     )
 
     def initial(self, draw: Draw, domain: Domain) -> Tensor:

@@ -72,10 +72,6 @@ class Equation(ABC):
     isotropic: ClassVar[bool] = False
     #: Channels, one for each axis, that turn with space though the task calls them scalars: a velocity on a line.
     vectors: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    #: Parameters that carry a state along in proportion to their size, as a wind does, and do nothing else.
-    winds: ClassVar[tuple[str, ...]] = ()
-    #: Whether states become uniform and still move.
-    driven: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for p in self.parameters():

@@ -99,11 +99,6 @@ def _vectors_of(task: TaskSpec) -> tuple[tuple[int, ...], ...] | None:
     return tuple(tuple(map(kind.task.channels.index, channels)) for channels in named)
 
 
-def winds_of(task: TaskSpec) -> tuple[str, ...]:
-    """The parameters of which the equation of a task says that they carry states along and do nothing else."""
-    return EQUATIONS[task.equation].winds if task.equation else ()
-
-
 def turns(window: Window, which: Which = True) -> Turns | None:
     """The moves of the samples of a window."""
     cells = tuple(window.context.shape[2:-1])

@@ -20,7 +20,7 @@ from ups.physics.riemann import windward
 from ups.physics.shocks import ResolvedBurgers, shock_cells
 from ups.physics.solver import Equation, Stepper, initial_states, param
 from ups.physics.spectral import wavenumbers
-from ups.types import Domain, Field, Storage, TaskSpec
+from ups.types import Domain, Dynamics, Field, Storage, TaskSpec
 
 # The largest amplitude that the random states reach in practice.
 STRONGEST = 3.2
@@ -71,8 +71,6 @@ class Advection1D(Transport):
     initial state at x − βt, exact to round-off.
     """
 
-    winds: ClassVar[tuple[str, ...]] = ("beta",)
-
     beta: float = param(0.4, "velocity β")
 
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {"pdebench": ("beta",)}
@@ -87,6 +85,7 @@ class Advection1D(Transport):
         frames=201,
         conserved=("mass",),
         storage=Storage(kind="array", pattern="1D_Advection_Sols_beta{beta}.hdf5", attrs={"beta": "beta"}),
+        dynamics=Dynamics(advected_by=("beta",)),
     )
 
     def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:

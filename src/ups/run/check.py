@@ -78,14 +78,6 @@ def check(config: RunConfig, begun: bool = False, asking: bool = True) -> list[O
     _mirrored_right(config, sets)
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)
-    seen = (*known, *(() if parent is None else parent.codec.tasks))
-    operator = config.model.part(FORECASTER)
-    for key in operator.by_task:
-        for task in () if getattr(operator, key) == "auto" else getattr(operator, key):
-            if task not in seen:
-                raise ConfigError(
-                    f"model.operator.{key} names {task}, which no data set holds; they hold {', '.join(known)}."
-                )
     if parent is not None and FORECASTER not in {stage.makes for stage in config.stages.values()}:
         for name in (data.task.name for data in sets if data.task.name not in parent.codec.tasks):
             raise ConfigError(
@@ -188,9 +180,7 @@ def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
         if not told_apart(data.task):
             raise ConfigError(f"{data.task.name}: {NOT_TOLD}")
         # Judged are the frames after the context, also of a task that is learnt from fewer.
-        needed = {(config.context, 1)}.union(
-            (config.looks_back(data.task.name), config.stage(s).ahead) for s in config.plan
-        )
+        needed = {(config.context, 1)}.union((config.looks_back(data.task), config.stage(s).ahead) for s in config.plan)
         for back, ahead in sorted(needed):
             if data.frames < back + ahead and not data.task.steady:
                 raise ConfigError(

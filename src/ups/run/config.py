@@ -20,6 +20,7 @@ from ups.run.data.data_config import DataConfig, GenerateConfig, known
 from ups.run.data.params import single
 from ups.run.judging.gates_config import CHAMPION, gates_from
 from ups.stages import STAGES, Stage, StageConfig
+from ups.types import TaskSpec
 from ups.wings import wings
 
 
@@ -220,7 +221,7 @@ class RunConfig(HomedConfig):
         """The largest context of any task, in frames."""
         return max(network.context for network in self._networks)
 
-    def looks_back(self, task: str) -> int:
+    def looks_back(self, task: TaskSpec) -> int:
         """The context of a task, in frames."""
         return max(network.looks_back(task) for network in self._networks)
 

@@ -139,7 +139,7 @@ def fit_stage(
     """Show a stage windows from all over the data of each task, for its losses to be measured by; `inherited` are the
     tasks that its part knew before."""
     for data in sets:
-        windows = spread(data.parts("train"), config.looks_back(data.task.name), config.stage(stage.name).ahead)
+        windows = spread(data.parts("train"), config.looks_back(data.task), config.stage(stage.name).ahead)
         if windows:
             stage.fit(*(window.to(device) for window in windows), inherited=inherited)
 
@@ -172,6 +172,6 @@ def windows_of(
         cells=CELLS.get(dist.device.type, 0),
         draws=[balanced(part.params) for part in train],
         given=config.evaluation.given_to(context or config.context),
-        contexts=None if context else {name: config.looks_back(name) for name in names},
+        contexts=None if context else {data.task.name: config.looks_back(data.task) for data in sets},
         batches=settings.batches,
     )

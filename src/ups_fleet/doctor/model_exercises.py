@@ -78,7 +78,7 @@ def build(subject: ExercisedModel, device: torch.device) -> tuple[Any, list[Wind
     stage = config.stages[subject.stage](new_simulator(config, sets).to(device), config.stage(subject.stage))
     torch.manual_seed(config.seed)
     ahead = config.stage(subject.stage).ahead
-    windows = [data.window(SAMPLES, config.looks_back(data.task.name), ahead).to(device) for data in sets]
+    windows = [data.window(SAMPLES, config.looks_back(data.task), ahead).to(device) for data in sets]
     for window in windows:
         stage.fit(window)
     with torch.no_grad():

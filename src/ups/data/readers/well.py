@@ -127,7 +127,8 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
     values, inputs = (tuple(f for f in fields if f.in_time is moving) for moving in (True, False))
     if not values or samples == 0:
         raise DataError(f"{path}: holds no {'sample' if values else 'field that varies in time'}; fetch it again.")
-    laws = tasks.get(written.equation, written)
+    equation = tasks.get(written.equation)
+    laws = equation or written
     stored = Stored(_ordered(values, written.fields), _ordered(inputs, written.inputs), columns)
     times = own_times[0]
     bounds = tuple(written.bounds.get(axis, bounds_of(x)) for axis, x in zip(names, axes, strict=True))
@@ -147,9 +148,10 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
         conserved=laws.conserved or (),
         positive=laws.positive or (),
         divergence_free=laws.divergence_free or (),
-        equation=written.equation if written.equation in tasks else "",
+        equation=written.equation if equation else "",
         mask=written.mask,
         axes=names,
+        dynamics=written.dynamics(equation.dynamics) if equation else written.dynamics(),
     )
     ids = numbered(path, samples)
     common = {key: plain(v[0]) for key, v in columns.params.items() if len(v) == 1}

@@ -12,7 +12,6 @@ from ups.data import Source
 from ups.jobs.recipe.samples import known_numbers, sampled
 from ups.models.drift import Advection, moved
 from ups.models.grids import Space
-from ups.physics.symmetries import winds_of
 from ups.tensors import numeric_params
 from ups.types import Array, TaskSpec
 
@@ -47,7 +46,7 @@ def glances(source: Source, every: int) -> list[Glance]:
 def winds_in(task: TaskSpec, seen: Sequence[Glance]) -> tuple[str, ...]:
     """The parameters that carry states along: those of which the equation says so, or which explain nearly all of what
     was seen to change, each a part of it. None where an axis does not wrap, or nothing varies."""
-    if known := winds_of(task):
+    if known := task.dynamics.advected_by:
         return known
     if len({glance.frames.shape for glance in seen}) != 1 or not all(all(glance.periodic) for glance in seen):
         return ()

@@ -25,12 +25,11 @@ from ups.jobs.recipe.variety import single_cells, uneven_times
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
-from ups.physics.symmetries import winds_of
 from ups.run.data.datasets import REMARKS, check_axes, common, noticed
 from ups.run.data.doubts import doubts_of, question
 from ups.run.data.sphere import Sphere, wrapping_already
 from ups.tensors import NOT_TOLD, told_apart
-from ups.types import ConfigError, DataError, TaskSpec, counted, counted_from
+from ups.types import UNKNOWN, ConfigError, DataError, Dynamics, TaskSpec, counted, counted_from
 
 FRAMES = 41  # of a trajectory, about which are kept: a rollout of many small steps takes long to train and to judge
 IN_ALL = 1000  # frames, about, that few trajectories keep, unless they are slow
@@ -54,10 +53,9 @@ class DataProfile:
     definition: str  # the name or the YAML file that the user gave
     uneven: bool  # no first frame is uniform, or there is none: a change can be measured by the sample
     seen: tuple[Glance, ...] = ()  # frames of a few samples
-    winds: tuple[str, ...] = ()  # parameters that carry its states along
     past: tuple[Triple, ...] = ()  # more frames of a few samples
     hidden: bool = False  # what comes next is in the frame before the last too
-    driven: bool = False  # states become uniform, and still move
+    dynamics: Dynamics = UNKNOWN  # what is known of how its states go on, or was seen
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
     around: tuple[str, ...] = ()  # all axes that wrap, where one of them is a longitude of which nobody says so
     blown: tuple[str, ...] = ()  # samples that end without a finite value
@@ -135,9 +133,11 @@ class DataProfile:
             entry |= {"scheme": "accurate"}
         elif self.definition:
             entry["task"] = self.definition
-        if self.around:
-            own = definition_from(self.definition) if self.definition else Definition()
-            entry["task"] = replace(own, periodic=self.around).plain()
+        own = definition_from(self.definition) if self.definition else Definition()
+        whole = own.told(self.dynamics, self.task.dynamics)
+        whole = replace(whole, periodic=self.around) if self.around else whole
+        if whole != own:
+            entry["task"] = whole.plain()
         thin = {"space": self.thin(kind)} | ({} if self.task.steady else {"time": self.every})
         thin = {name: every for name, every in thin.items() if every > 1}
         cut: dict[str, Any] = {"time": list(IN_TIME)} if self.samples < FEW else {"fractions": list(OF_FEW)}
@@ -285,10 +285,21 @@ def _by_task(per_file: Sequence[DataProfile]) -> list[DataProfile]:
             )
         if not told_apart(holding.task):
             raise DataError(f"{holding.place}: {NOT_TOLD}")
+    several = [hides(h.past) for h in tasks]
     return [
-        replace(h, winds=winds_in(h.task, h.seen), hidden=hides(h.past), driven=driven(h.past), seen=(), past=())
-        for h in tasks
+        replace(h, dynamics=_seen(h, any(several) and not hidden), hidden=hidden, seen=(), past=())
+        for h, hidden in zip(tasks, several, strict=True)
     ]
+
+
+def _seen(here: DataProfile, memoryless: bool) -> Dynamics:
+    """What is known of how the states of a task go on, and what was seen of it."""
+    known = here.task.dynamics
+    return Dynamics(
+        memoryless=known.memoryless or memoryless,
+        changes_when_uniform=known.changes_when_uniform or driven(here.past),
+        advected_by=winds_in(here.task, here.seen),
+    )
 
 
 def recipe(sets: Sequence[DataProfile], kind: str, size: str) -> dict[str, Any]:
@@ -297,13 +308,7 @@ def recipe(sets: Sequence[DataProfile], kind: str, size: str) -> dict[str, Any]:
     patch = [_patch(sets, kind, ndim, most) for ndim, most in enumerate((4, 2 if kind == "cpu" else 4, 2), start=1)]
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
     gauge = "sample" if all(h.uneven for h in sets) else "task"
-    carried = {h.task.name: list(h.winds) for h in sets if h.winds}
-    options: dict[str, Any] = {"carried": carried} if any(h.winds != winds_of(h.task) for h in sets) else {}
-    if any(h.hidden for h in sets):
-        options |= {"context": 2}
-        options |= {"memoryless": names} if (names := [h.task.name for h in sets if not h.hidden]) else {}
-    if gauge == "sample" and (names := [h.task.name for h in sets if h.driven]):
-        options |= {"driven": names}
+    options: dict[str, Any] = {"context": 2} if any(h.hidden for h in sets) else {}
     options |= {"own_layers": True} if len(sets) > 1 else {}
     return {
         "model": {
@@ -342,6 +347,5 @@ def _made(task: str) -> DataProfile:
         cells=(cells,) * spec.ndim,
         definition="",
         uneven=spec.steady or all(uneven(state, state) for state in starts),
-        winds=winds_of(spec),
-        driven=type(equation).driven,
+        dynamics=spec.dynamics,
     )

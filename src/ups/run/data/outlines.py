@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ups.data.joined import check_dynamics
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.reduction import thinning
 from ups.data.splits import PARTS, make_split
@@ -48,6 +49,7 @@ class Outline:
 
     def with_more(self, other: Outline) -> Outline:
         """This data set and another of the same task."""
+        check_dynamics(self.task, other.task)
         counts = {part: self.counts[part] + other.counts[part] for part in self.counts}
         grid = max(self.grid, other.grid, key=math.prod)
         made, disk = self.made or other.made, self.disk + other.disk
@@ -103,8 +105,8 @@ def shares_of(config: RunConfig, stage: str, sets: Sequence[Outline], ranks: int
     settings, world = config.stage(stage), ranks or config.dist.world
 
     def share(data: Outline) -> Window:
-        task = data.task.name
-        return data.window(-(-settings.batch_of(task) // world), config.looks_back(task), settings.ahead)
+        batch = -(-settings.batch_of(data.task.name) // world)
+        return data.window(batch, config.looks_back(data.task), settings.ahead)
 
     return [share(data) for data in sets]
 
