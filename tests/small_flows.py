@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from grids import grid_of
 from ups.models import CodecConfig, OperatorConfig, Simulator, assemble
 from ups.models.config import ConsistencyConfig, CriticConfig, ResidualConfig
 from ups.models.consistency import ConsistencyStep
@@ -41,8 +42,7 @@ def window(batch: int, targets: int = 1, cells: int = 16) -> Window:
         inputs=torch.zeros(batch, 0),
         params=torch.ones(batch, 1),
         dt=torch.full((batch,), 0.1),
-        periodic=(True,),
-        box=(1.0,),
+        grid=grid_of(frames[:, 0], (True,), (1.0,)),
         ids=tuple(str(i) for i in range(batch)),
     )
 

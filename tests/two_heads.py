@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from grids import grid_of
 from small_training import TASK, Failing
 from ups.engine import loop
 from ups.engine.graph import Graphs
@@ -79,7 +80,8 @@ class InTurn:
         total = x.sum(1, keepdim=True)
         y = (total.cos() if step % 2 else total.sin())[:, None, :, None]
         task = dataclasses.replace(TASK, name=NAMES[step % 2])
-        return Window(task, x[:, None, :, None], y, torch.zeros(size, 4, 0), x, torch.ones(size), (True,), (1.0,))
+        grid = grid_of(y[:, 0], (True,), (1.0,))
+        return Window(task, x[:, None, :, None], y, torch.zeros(size, 4, 0), x, torch.ones(size), grid)
 
     def batch(self, step: int) -> Window:
         size, rank, world = self.count(step), self.dist.rank, self.dist.world

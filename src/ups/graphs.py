@@ -28,7 +28,7 @@ def tensors_of(window: Window) -> dict[str, Tensor]:
 def signature(window: Window) -> Hashable:
     """What captured work depends on beside the numbers: the task, the boundary, and every shape and type."""
     shapes = tuple((name, tuple(t.shape), t.dtype) for name, t in tensors_of(window).items())
-    return window.task.name, window.periodic, window.box, window.corner, shapes
+    return window.task.name, window.grid, shapes
 
 
 def fill(static: Mapping[str, Tensor], window: Window) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from ups.later import Tensor, torch
-from ups.types import TaskSpec
+from ups.types import Grid, TaskSpec
 
 Losses = Mapping[str, Tensor]
 Key = ParamSpec("Key")
@@ -28,9 +28,7 @@ class Window:
     `context (B, K, *S, C)` holds frames t−K+1 … t, `targets (B, M, *S, C)` frames t+1 … t+M, in physical units.
     `inputs (B, *S, C_in)` is given rather than predicted; `params (B, P)` holds the task's numbers in the order of
     `numbers_of(task)`; `dt (B,)` is the time between frames, or `dt (B, M)` that of each step to a target where they
-    differ (ask `step`); `periodic` says which axes wrap; `box` is the length of each axis; `corner` is where the grid
-    begins (see `Domain.corner`), or nothing, where nobody says it. All
-    samples of a window share the task, the grid and the boundary. A steady task is one step of length 1
+    differ (ask `step`). All samples of a window share the task and the `grid`. A steady task is one step of length 1
     from nothing to its solution: its context is zero, its targets are that one frame.
 
     `tokens (B, K + M, *G, D)` is what a frozen codec made of context and targets; a window that has them may leave the
@@ -43,11 +41,9 @@ class Window:
     inputs: Tensor
     params: Tensor
     dt: Tensor
-    periodic: tuple[bool, ...]
-    box: tuple[float, ...]
+    grid: Grid
     ids: tuple[str, ...] = ()
     tokens: Tensor | None = None
-    corner: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.context)
@@ -64,9 +60,9 @@ class Window:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What windows of one task that can be joined share: shapes of frames and dt, boundary, box, places."""
+        """What windows of one task that can be joined share: shapes of frames and dt, and the grid."""
         shapes = (tuple(x.shape[1:]) for x in (self.context, self.targets, self.dt))
-        return (*shapes, self.periodic, self.box, self.corner)
+        return (*shapes, self.grid)
 
     def step(self, i: int) -> Tensor:
         """The time `(B,)` from target i − 1 (the last frame of the context for i = 0) to target i."""
@@ -133,39 +129,33 @@ def mask_of(task: TaskSpec, inputs: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Condition:
-    """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, which axes wrap, and the name of the task.
+    """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, the grid, and the name of the task.
 
     `inputs (B, *S, C_in)`, in physical units, is what the task is given rather than predicts, where it is given any.
-    `box` is the length of each axis; the task's own where it is None. `corner` is where the grid of the inputs begins,
-    as in a window. `noise (B, *G, D)`, standard normal, is what a part that draws has to draw with; without it the part
-    gives its mean.
+    `grid` is that of frames and inputs; where it has no bounds, the box is the task's own. `noise (B, *G, D)`, standard
+    normal, is what a part that draws has to draw with; without it the part gives its mean.
     """
 
     params: Tensor
     dt: Tensor
-    periodic: tuple[bool, ...]
+    grid: Grid
     task: str
     inputs: Tensor | None = None
-    box: tuple[float, ...] | None = None
     noise: Tensor | None = None
-    corner: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, window: Window, step: int = 0) -> Condition:
         """What drives a step of a window."""
         inputs = window.inputs if window.task.inputs else None
-        driven = (window.params, window.step(step), window.periodic, window.task.name, inputs, window.box)
-        return cls(*driven, corner=window.corner)
+        return cls(window.params, window.step(step), window.grid, window.task.name, inputs)
 
 
 @dataclass(frozen=True)
 class LatentState:
-    """What the codec makes of frames: a grid of tokens `z (B, *G, D)`, which of its axes wrap around, and where the
-    grid of the frames began, as in a window."""
+    """What the codec makes of frames: tokens `z (B, *G, D)`, and the grid of the frames."""
 
     z: Tensor
-    periodic: tuple[bool, ...]
-    corner: tuple[float, ...] = ()
+    grid: Grid
 
 
 @dataclass(frozen=True)
@@ -188,7 +178,8 @@ def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
     """Keeps the constant tensors that `make` builds for its arguments (a device among them), the latest 256.
 
     A table is made once, outside of inference mode and never kept if it is a fake one, so that it may be used by
-    training, by a captured CUDA graph (which could not copy it from the host) and by shape inference alike.
+    training, by a captured CUDA graph (which could not copy it from the host) and by shape inference alike. Its
+    arguments are plain values, not a `Grid`: a compiler of torch passes no others on.
     """
     tables: dict[object, Made] = {}
 

@@ -1,11 +1,11 @@
-"""Basic types (Domain, Field, Param, Dynamics, TaskSpec, Storage, Trajectory), errors, and helpers to word messages."""
+"""Basic types (Grid, Field, Param, Dynamics, TaskSpec, Storage, Trajectory), errors, and helpers to word messages."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,40 +117,63 @@ def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Domain:
-    """A box of cell centres: one 1D coordinate array and one periodicity flag per axis. Equal only to itself."""
+class Axes:
+    """The centres of cells along each axis, `(n,)` each. Equal only to itself."""
 
-    coordinates: tuple[Array, ...]
+    centres: tuple[Array, ...]
+
+
+class Grid(NamedTuple):
+    """A box of cells.
+
+    Args:
+        shape: How many cells each axis has.
+        periodic: Which axes wrap around.
+        bounds: Where the box begins and ends along each axis; nothing, `()`, where only cells matter.
+        corner: Where the box begins, in boxes from where that of its task begins: not at 0 where every n-th cell was
+            picked. Nothing, `()`, where nobody says it.
+        axes: The centres of cells, where they are not just the middles of equal parts of the box.
+    """
+
+    shape: tuple[int, ...]
     periodic: tuple[bool, ...]
-    bounds: tuple[tuple[float, float], ...]
+    bounds: tuple[tuple[float, float], ...] = ()
+    corner: tuple[float, ...] = ()
+    axes: Axes | None = None
 
     @classmethod
-    def box(cls, bounds: tuple[tuple[float, float], ...], shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Domain:
-        """Uniform cell centres: x_i = lo + (i + 1/2) dx, with dx = (hi - lo) / n."""
-        import numpy as np
-
-        axes = tuple(lo + (np.arange(n) + 0.5) * ((hi - lo) / n) for (lo, hi), n in zip(bounds, shape, strict=True))
-        return cls(axes, periodic, bounds)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(len(axis) for axis in self.coordinates)
+    def along(
+        cls, centres: tuple[Array, ...], periodic: tuple[bool, ...], bounds: tuple[tuple[float, float], ...]
+    ) -> Grid:
+        """A grid with these centres of cells."""
+        return cls(tuple(map(len, centres)), periodic, bounds, axes=Axes(centres))
 
     @property
     def ndim(self) -> int:
-        return len(self.coordinates)
+        return len(self.shape)
+
+    @property
+    def coordinates(self) -> tuple[Array, ...]:
+        """The centres of cells along each axis: x_i = lo + (i + 1/2) dx, with dx = (hi - lo) / n, or its own axes."""
+        import numpy as np
+
+        if self.axes is not None:
+            return self.axes.centres
+        ends = zip(self.bounds, self.shape, strict=True)
+        return tuple(lo + (np.arange(n) + 0.5) * ((hi - lo) / n) for (lo, hi), n in ends)
 
     @property
     def lengths(self) -> tuple[float, ...]:
+        """How long each axis is; nothing where nobody says it."""
         return tuple(hi - lo for lo, hi in self.bounds)
 
     @property
     def spacing(self) -> tuple[float, ...]:
-        """Cell width per axis (uniform grids only)."""
+        """Cell width per axis (of equal cells only)."""
         return tuple(length / n for length, n in zip(self.lengths, self.shape, strict=True))
 
-    def corner(self, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
-        """Where its box begins, in boxes from the lower ends of `bounds`: not at 0 where every n-th cell was picked.
+    def corner_in(self, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
+        """Where its box begins, in boxes from the lower ends of `bounds`.
 
         Nothing, `()`, where it is another box: of another length, or more than a cell away.
         """
@@ -166,13 +189,21 @@ class Domain:
     def one_sided(self, bounds: tuple[tuple[float, float], ...]) -> bool:
         """Whether every n-th cell between the walls of `bounds` was picked: the mirror image of those is other cells.
         Where an axis wraps, it is the same ones, moved."""
-        return any(at and not wraps for at, wraps in zip(self.corner(bounds), self.periodic, strict=False))
+        return any(at and not wraps for at, wraps in zip(self.corner_in(bounds), self.periodic, strict=False))
 
-    def refined(self, factor: int) -> Domain:
+    def refined(self, factor: int) -> Grid:
         """`factor` times as many cells per axis in the same box (centres of the small cells)."""
         if factor == 1:
             return self
-        return Domain.box(self.bounds, tuple(n * factor for n in self.shape), self.periodic)
+        return Grid(tuple(n * factor for n in self.shape), self.periodic, self.bounds)
+
+    def cells(self, shape: Sequence[int]) -> Grid:
+        """So many cells with the same axes, and nothing said of their box: what tables of a model depend on."""
+        return Grid(tuple(shape), self.periodic)
+
+    def over(self, *factors: int) -> Grid:
+        """The same without its box, with the cells along each axis divided by its factor."""
+        return self.cells([n // f for n, f in zip(self.shape, factors, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -312,7 +343,7 @@ class Trajectory:
     id: str
     task: TaskSpec
     values: Array
-    domain: Domain
+    domain: Grid
     times: Array
     params: Params
     inputs: Array

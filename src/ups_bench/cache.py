@@ -85,8 +85,7 @@ def prepared(place: Path, samples: int, dim: int) -> tuple[Path, Path]:
     part = trajectories(file)
     codec = build([part.task], CodecConfig(dim=dim)).codec
     key = key_of(part, {"codec weights": str(dim)}, "made for this", "fp32")
-    wraps = part.source.domain.periodic
-    return file, Builder(part, lambda x: codec.encode(x, part.task, wraps).z, key, place / "cache" / "train").run()
+    return file, Builder(part, lambda x: codec.encode(x, part.task, part.grid).z, key, place / "cache" / "train").run()
 
 
 def trajectories(file: Path) -> Trajectories:

@@ -26,6 +26,7 @@ from ups.physics import TASKS
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.tensors import Window
+from ups.types import Grid
 from ups_bench.numbers import measured_on, write_numbers
 from ups_bench.turns import Work, in_turn
 from ups_fleet.supervise.forked_functions import Result, run, values
@@ -68,7 +69,9 @@ def burgers(dist: Dist, size: int) -> Window:
     frames = torch.randn(size, 2, 256, 1, generator=generator).cumsum(2) / 16
     task = TASKS["burgers1d"]
     nu, dt = torch.full((size, 1), 0.01), torch.full((size,), 0.05)
-    window = Window(task, frames[:, :1], frames[:, 1:], torch.zeros(size, 256, 0), nu, dt, (True,), (1.0,))
+    window = Window(
+        task, frames[:, :1], frames[:, 1:], torch.zeros(size, 256, 0), nu, dt, Grid((256,), (True,), ((0.0, 1.0),))
+    )
     return window.rows(first, last).to(dist.device)
 
 

@@ -20,7 +20,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.generate import DTYPES, batch_of
-from ups.types import Domain, check_known
+from ups.types import Grid, check_known
 from ups_bench.numbers import measured_on, write_numbers
 from ups_bench.turns import timed
 
@@ -79,7 +79,7 @@ def measure(equation: Equation, scheme: str, device: torch.device, seconds: floa
 
 
 def _run(
-    equation: Equation, scheme: str, device: torch.device, batch: int, domain: Domain, times: Sequence[float]
+    equation: Equation, scheme: str, device: torch.device, batch: int, domain: Grid, times: Sequence[float]
 ) -> None:
     equation.simulate(Draw(0, range(batch), device, getattr(torch, DTYPES[scheme])), domain, times, scheme)
     if device.type == "cuda":
@@ -126,7 +126,7 @@ def against_exponax(say: Say) -> dict[str, float] | None:
     return numbers
 
 
-def _reference(equation: Equation, domain: Domain, u0: Tensor, times: Sequence[float]) -> Tensor:
+def _reference(equation: Equation, domain: Grid, u0: Tensor, times: Sequence[float]) -> Tensor:
     from ups.physics.shocks import ResolvedBurgers
     from ups.physics.solver import solve
 

@@ -23,7 +23,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import Equation
 from ups.run.load import load
 from ups.tensors import Window, numeric_params
-from ups.types import ConfigError, TaskSpec, counted
+from ups.types import ConfigError, Grid, TaskSpec, counted
 from ups_bench.numbers import measured_on, write_numbers
 from ups_bench.turns import in_turn
 
@@ -76,8 +76,7 @@ def race_of(simulator: Simulator, task: TaskSpec, samples: int, device: torch.de
         torch.zeros(samples, *grid, 0, device=device),
         torch.tensor(numbers, device=device, dtype=torch.float32).reshape(samples, -1),
         torch.full((samples,), dt, device=device),
-        domain.periodic,
-        domain.lengths,
+        Grid(grid, domain.periodic, domain.bounds),
     )
     return Race(equation, window, steps, times, draw)
 

@@ -21,7 +21,7 @@ from ups.data.views import CutInTime
 from ups.data.windows import Windows, whole
 from ups.definition import Definition
 from ups.later import torch
-from ups.types import Array, ConfigError, DataError, Domain, Field, Param, TaskSpec
+from ups.types import Array, ConfigError, DataError, Field, Grid, Param, TaskSpec
 
 
 class Sample(NamedTuple):
@@ -36,7 +36,7 @@ class Memory(Source):
 
     def __init__(self, samples: list[Sample]) -> None:
         self.samples = samples
-        boxes = {len(s.mask): Domain.box(((0.0, 1.0),), (len(s.mask),), (True,)) for s in samples}
+        boxes = {len(s.mask): Grid((len(s.mask),), (True,), ((0.0, 1.0),)) for s in samples}
         self.boxes = boxes
         inputs = (Field.scalar("mask"),)
         task = TaskSpec("toy", "Toy", (Field("v", ("a", "b")),), ((0.0, 1.0),), (True,), 8, 1.0, 3, inputs=inputs)
@@ -56,7 +56,7 @@ class Memory(Source):
     def times_of(self, index: int) -> Array:
         return self.samples[index].times
 
-    def domain_of(self, index: int) -> Domain:
+    def domain_of(self, index: int) -> Grid:
         return self.boxes[len(self.samples[index].mask)]
 
 

@@ -80,7 +80,7 @@ def test_a_window_of_the_cache_holds_what_encoding_its_frames_gives_to_the_bit(
     assert torch.equal(found.targets, raw.targets)
     for name in ("params", "inputs", "dt"):
         assert torch.equal(getattr(found, name), getattr(raw, name))
-    assert (found.ids, found.periodic, found.box) == (raw.ids, raw.periodic, raw.box)
+    assert (found.ids, found.grid) == (raw.ids, raw.grid)
     assert found.context.shape == (3, 2, 8, 0)
     assert (len(cached), cached.clock.dt[0], cached.shape) == (len(part), part.dt, part.shape)
     assert found.rows(1, 2).tokens.shape[0] == 1
@@ -259,7 +259,7 @@ def test_a_manifest_that_is_foreign_or_damaged_is_one_sentence(part: Trajectorie
     manifest = json.loads((folder / MANIFEST).read_text())
     newer = {**manifest, "version": 99}
     wrong: dict[str, tuple[bytes, str]] = {
-        "version": (json.dumps({**newer, "sum": sum_of(newer)}).encode(), "is of version 99, and this program reads 2"),
+        "version": (json.dumps({**newer, "sum": sum_of(newer)}).encode(), "is of version 99, and this program reads 3"),
         "digit": (json.dumps({**manifest, "samples": 11}).encode(), "is not what was written"),
         "foreign": (b'{"a": 1}', "is no manifest"),
         "list": (b"[]", "is no manifest"),

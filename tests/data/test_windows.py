@@ -56,7 +56,7 @@ def test_a_window_holds_consecutive_frames_of_one_sample(source: Source) -> None
     assert window.context.shape == (2, 2, 8, 1)
     assert window.params.tolist() == [[pytest.approx(0.4)]] * 2
     assert window.dt.tolist() == [pytest.approx(0.1)] * 2
-    assert window.periodic == (True,)
+    assert window.grid.periodic == (True,)
 
 
 def test_a_spread_takes_of_each_part_its_share_and_joins_what_has_one_grid(source: Source) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from grids import grid_of
 from ups.tensors import Losses, Window
 from ups.types import Field, Storage, TaskSpec
 
@@ -21,9 +22,8 @@ OFFSET = 0.25
 
 def window(x: Tensor, y: Tensor, task: TaskSpec = TASK) -> Window:
     n = len(x)
-    return Window(
-        task, x[:, None, :, None], y[:, None, :, None], torch.zeros(n, 4, 0), x, torch.ones(n), (True,), (1.0,)
-    )
+    grid = grid_of(x.unsqueeze(-1), (True,), (1.0,))
+    return Window(task, x[:, None, :, None], y[:, None, :, None], torch.zeros(n, 4, 0), x, torch.ones(n), grid)
 
 
 class Regression:

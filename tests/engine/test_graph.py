@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from grids import wrapping
 from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.graph import Graphs
 from ups.engine.loop import Trainer
@@ -65,7 +66,7 @@ def test_the_signature_tells_windows_apart_by_task_and_shape_only(toy: SimpleNam
     assert signature(one) == signature(other)
     assert signature(one) != signature(toy.Lines(8).batch(0))
     assert signature(one) != signature(dataclasses.replace(one, task=dataclasses.replace(one.task, name="b")))
-    assert signature(one) != signature(dataclasses.replace(one, periodic=(False,)))
+    assert signature(one) != signature(wrapping(one, False))
 
 
 class TestOnAGpu:

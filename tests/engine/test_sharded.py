@@ -19,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from grids import grid_of
 from ranks import join_group, run_ranks, values
 from ups.engine.memory import MemoryCount
 from ups.engine.ranks import fsdp_internals, sharded
@@ -26,7 +27,7 @@ from ups.engine.ranks.control import Control, DesyncError, PeerFailed, Word
 from ups.engine.ranks.gradient_norm import norm_of, square_sums
 from ups.engine.ranks.gradient_order import fix_gradient_order
 from ups.engine.ranks.sharded import Sharded
-from ups.types import ConfigError
+from ups.types import ConfigError, Grid
 
 STEPS, SAMPLES, WIDTH, CLIP = 3, 8, 8, 0.1
 OOM = torch.OutOfMemoryError
@@ -151,7 +152,8 @@ def operator_loss(module: nn.Module, step: int, rows: slice) -> Tensor:
 
     draw = torch.Generator().manual_seed(100 + step)
     z, y = torch.randn(SAMPLES, 1, 16, 8, generator=draw), torch.randn(SAMPLES, 16, 8, generator=draw)
-    condition = Condition(torch.full((SAMPLES, 1), 0.3)[rows], torch.ones(SAMPLES)[rows], (True,), "burgers1d")
+    nu, grid = torch.full((SAMPLES, 1), 0.3)[rows], Grid((32,), (True,))
+    condition = Condition(nu, torch.ones(SAMPLES)[rows], grid, "burgers1d")
     found = module(z[rows], condition)
     return (module(found.unsqueeze(1), condition) - y[rows]).square().mean()
 
@@ -174,7 +176,7 @@ def codec_loss(module: Any, step: int, rows: slice) -> Tensor:
     """Through its entries, whose results are no tensors."""
     draw = torch.Generator().manual_seed(100 + step)
     x = torch.randn(SAMPLES, 32, 1, generator=draw)[rows]
-    state = module.encode(x, "burgers1d", (True,))
+    state = module.encode(x, "burgers1d", grid_of(x, (True,)))
     return (module.decode(state, "burgers1d") - 2 * x).square().mean()
 
 
@@ -840,7 +842,7 @@ def operator_on_the_gpu(core: Literal["transformer", "unet"], module: nn.Module,
     z, y = (torch.randn(SAMPLES, *shape, 8, generator=draw)[rows].cuda() for shape in ((1, 16), (16,)))
     dt, nu = torch.ones(SAMPLES)[rows].cuda(), torch.full((SAMPLES, 1), 0.3)[rows].cuda()
     with torch.autocast("cuda", torch.bfloat16):
-        return (module(z, Condition(nu, dt, (core == "unet",), "burgers1d")) - y).square().mean()
+        return (module(z, Condition(nu, dt, Grid((32,), (core == "unet",)), "burgers1d")) - y).square().mean()
 
 
 def rounded_on_the_gpu() -> tuple[dict[str, tuple[End, End]], End, list[int]]:

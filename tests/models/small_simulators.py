@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
 from ups.tensors import Condition, Window, numeric_params
+from ups.types import Grid
 
 GRIDS = {"burgers1d": (32,), "diffsorp1d": (32,), "reacdiff2d": (16, 24), "cfd2d": (16, 16), "cfd3d": (8, 8, 8)}
 VARIANTS = [("transformer", "attention"), ("transformer", "fourier"), ("unet", "attention"), ("unet", "fourier")]
@@ -45,7 +46,9 @@ def frames(name: str, batch: int = 2, context: int = 1, seed: int = 0) -> Tensor
 def condition(name: str, batch: int = 2, periodic: tuple[bool, ...] | None = None, dt: float = 0.05) -> Condition:
     task = TASKS[name]
     params = torch.full((batch, len(numeric_params(task))), 0.5)
-    return Condition(params, torch.full((batch,), dt), periodic or task.periodic, name)
+    return Condition(
+        params, torch.full((batch,), dt), Grid(GRIDS.get(name, (32,) * task.ndim), periodic or task.periodic), name
+    )
 
 
 def window(context: Tensor, driven: Condition) -> Window:
@@ -58,6 +61,5 @@ def window(context: Tensor, driven: Condition) -> Window:
         inputs=context.new_zeros(len(context), 0) if driven.inputs is None else driven.inputs,
         params=driven.params,
         dt=driven.dt,
-        periodic=driven.periodic,
-        box=driven.box or tuple(hi - lo for lo, hi in task.bounds),
+        grid=Grid(tuple(context.shape[2:-1]), driven.grid.periodic, driven.grid.bounds or task.bounds),
     )

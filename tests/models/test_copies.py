@@ -7,13 +7,14 @@ import dataclasses
 import pytest
 import torch
 
+from grids import grid_of
 from ups.models import CodecConfig, OperatorConfig, Simulator, build, copies
 from ups.models.config import SimulatorConfig
 from ups.models.copies import copies_of, moves_of
 from ups.physics import TASKS
 from ups.physics.symmetries import Which, turns
 from ups.tensors import Condition, LatentState, Window, numeric_params
-from ups.types import ConfigError, Field
+from ups.types import ConfigError, Field, Grid
 
 
 def moving(name: str, shifts: int, context: int, cells: int, images: Which = False) -> Simulator:
@@ -37,7 +38,9 @@ def window(name: str, context: int, cells: int) -> Window:
     frames = 1 + 0.1 * torch.randn(shape, generator=torch.Generator().manual_seed(1))
     params = torch.ones(2, len(numeric_params(task)))
     none = torch.empty(2, *(cells,) * task.ndim, 0)
-    return Window(task, frames, frames, none, params, torch.full((2,), 0.1), task.periodic, (1.0,) * task.ndim)
+    return Window(
+        task, frames, frames, none, params, torch.full((2,), 0.1), grid_of(none, task.periodic, (1.0,) * task.ndim)
+    )
 
 
 @pytest.mark.parametrize(("name", "context", "cells"), [("burgers1d", 1, 16), ("advection1d", 3, 24), ("cfd2d", 2, 8)])
@@ -101,13 +104,12 @@ def test_cells_that_are_not_square_are_not_exchanged_though_their_tokens_are() -
         config = SimulatorConfig(images=True, guard=False)
         sim = build([task], CodecConfig(dim=64), OperatorConfig(width=16, depth=1, heads=2), config, {"cfd2d": grid})
         assert sim.codec.tokens(task) == (8, 8)
-        condition = Condition(torch.ones(1, len(numeric_params(task))), torch.ones(1), task.periodic, task.name)
+        numbers = torch.ones(1, len(numeric_params(task)))
+        condition = Condition(numbers, torch.ones(1), Grid(grid, task.periodic), task.name)
         assert len(copies_of(sim, task, condition)) == count
         frames = torch.rand(1, 1, *grid, 4) + 1
-        given = dataclasses.replace(
-            window("cfd2d", 1, 8), context=frames, targets=frames, inputs=torch.empty(1, *grid, 0)
-        )
-        given = dataclasses.replace(given, params=condition.params, dt=condition.dt)
+        none = torch.empty(1, *grid, 0)
+        given = Window(task, frames, frames, none, condition.params, condition.dt, condition.grid)
         with torch.no_grad():
             assert sim.eval().simulate(given, 1).shape == (1, 1, *grid, 4)
 
@@ -156,11 +158,11 @@ def test_tokens_of_a_mean_say_that_mean_though_their_codec_has_learnt() -> None:
         p.data += 1e-3 * torch.randn(p.shape, generator=generator)
     task, condition = given.task, Condition.of(given)
     with torch.no_grad():
-        z = sim.codec.encode(given.state, task, given.periodic).z.unsqueeze(1)
-        lost = sim.codec.decode(LatentState(z[:, 0], given.periodic), task) - given.state
-        mean = sim.codec.decode(LatentState(sim.operator(z, condition), given.periodic), task)
+        z = sim.codec.encode(given.state, task, given.grid).z.unsqueeze(1)
+        lost = sim.codec.decode(LatentState(z[:, 0], given.grid), task) - given.state
+        mean = sim.codec.decode(LatentState(sim.operator(z, condition), given.grid), task)
         alike = [copies.Copy((0,))] * 2
         after = copies.averaged(sim.codec, sim.operator, alike, z, condition, task)
-        said = sim.codec.decode(LatentState(after, given.periodic), task)
+        said = sim.codec.decode(LatentState(after, given.grid), task)
     assert (said - mean).abs().max() < 0.1 * lost.abs().max()
     assert lost.abs().max() > 1e-3

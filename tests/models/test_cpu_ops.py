@@ -8,21 +8,22 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from ups.models.grids import Space, pad_axis
+from ups.models.grids import pad_axis
 from ups.models.kernels import cpu_ops
 from ups.models.layers import AxisConv, FourierMixing, _waves
+from ups.types import Grid
 
 # Rings and walls, an axis shorter than the kernel's arm, and one as long as it.
 SPACES = [
-    Space((6,), (True,)),
-    Space((5,), (False,)),
-    Space((2, 4), (True, False)),
-    Space((1, 3), (False, True)),
-    Space((2, 3, 2), (True, False, True)),
+    Grid((6,), (True,)),
+    Grid((5,), (False,)),
+    Grid((2, 4), (True, False)),
+    Grid((1, 3), (False, True)),
+    Grid((2, 3, 2), (True, False, True)),
 ]
 
 
-def by_library(x: Tensor, weight: Tensor, space: Space) -> Tensor:
+def by_library(x: Tensor, weight: Tensor, space: Grid) -> Tensor:
     """The same convolution out of torch's own, one axis after the other."""
     half, total = weight.shape[1] // 2, torch.zeros_like(x)
     for axis, wraps in enumerate(space.periodic):
@@ -35,7 +36,7 @@ def by_library(x: Tensor, weight: Tensor, space: Space) -> Tensor:
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_a_convolution_along_the_axes_is_that_of_the_library(space: Space) -> None:
+def test_a_convolution_along_the_axes_is_that_of_the_library(space: Grid) -> None:
     x = torch.randn(2, *space.shape, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(space.ndim, 5, 3, dtype=torch.float64, requires_grad=True)
     found, wanted = cpu_ops.axis_conv(x, weight, space), by_library(x, weight, space)
@@ -61,7 +62,7 @@ def test_second_derivatives_are_those_of_the_library() -> None:
         (slope,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
         curvatures.append(torch.autograd.grad(slope.sum(), x)[0])
     torch.testing.assert_close(*curvatures, rtol=1e-5, atol=1e-5)
-    space = Space((4, 3), (True, False))
+    space = Grid((4, 3), (True, False))
     taps = torch.randn(2, 5, 2, dtype=torch.float64, requires_grad=True)
     field = torch.randn(2, 4, 3, 2, dtype=torch.float64, requires_grad=True)
     assert gradgradcheck(lambda f, t: cpu_ops.axis_conv(f, t, space), (field, taps))
@@ -72,8 +73,8 @@ def test_products_with_small_matrices_have_the_gradient_of_products() -> None:
     assert gradcheck(cpu_ops.products, [f.double().requires_grad_() for f in factors])
 
 
-@pytest.mark.parametrize("space", [*SPACES, Space((16, 9), (False, True))])
-def test_waves_are_mixed_as_on_any_other_device(space: Space) -> None:
+@pytest.mark.parametrize("space", [*SPACES, Grid((16, 9), (False, True))])
+def test_waves_are_mixed_as_on_any_other_device(space: Grid) -> None:
     mixing, x = FourierMixing(8, 2, 5), torch.randn(3, *space.shape, 8, requires_grad=True)
     found = mixing(x, space)
     waves = _waves(*space, 5, x.device)
@@ -86,8 +87,8 @@ def test_waves_are_mixed_as_on_any_other_device(space: Space) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("space", [Space((6,), (True,)), Space((4, 5), (True, False))])
-def test_weights_gathered_as_bf16_mix_and_convolve_in_float32(space: Space) -> None:
+@pytest.mark.parametrize("space", [Grid((6,), (True,)), Grid((4, 5), (True, False))])
+def test_weights_gathered_as_bf16_mix_and_convolve_in_float32(space: Grid) -> None:
     torch.manual_seed(1)
     x = torch.randn(2, *space.shape, 8)
     waves = _waves(*space, 3, x.device)[0]

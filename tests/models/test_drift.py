@@ -11,15 +11,15 @@ import torch
 from small_simulators import awaken
 from torch import Tensor
 
+from grids import grid_of, wrapping
 from ups.engine.optim import decays
 from ups.models import CodecConfig, LatentOperator, OperatorConfig, Simulator, build
 from ups.models.config import SimulatorConfig
 from ups.models.drift import Advection, moved
-from ups.models.grids import Space
 from ups.models.stepping import Stepping
 from ups.physics import TASKS
 from ups.tensors import Condition, LatentState, Window, numeric_params
-from ups.types import ConfigError, Dynamics, Param
+from ups.types import ConfigError, Dynamics, Grid, Param
 
 SPEEDS = torch.tensor([[0.2], [0.5], [0.8], [1.0]])  # of advection, each a sample's
 STEP = 0.05
@@ -39,7 +39,7 @@ def waves(count: int, tokens: int, way: Tensor, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("tokens", [16, 17])
 def test_states_move_as_their_formula_says(tokens: int) -> None:
     way = torch.tensor([0.0, 0.3, -0.77, 2.05])
-    found = moved(waves(4, tokens, torch.zeros(4)), way[:, None].expand(4, 3), Space((tokens,), (True,)))
+    found = moved(waves(4, tokens, torch.zeros(4)), way[:, None].expand(4, 3), Grid((tokens,), (True,)))
     assert torch.allclose(found, waves(4, tokens, way), atol=2e-5)
 
 
@@ -48,7 +48,7 @@ def test_a_move_by_whole_tokens_is_a_roll_of_the_axes_that_wrap() -> None:
     way = torch.tensor([[2 / 8, 1 / 6, 0.5]]).expand(2, 3)
     for periodic, axes in (((True, True), (1, 2)), ((True, False), (1,)), ((False, False), ())):
         wanted = z.roll([{1: 2, 2: 1}[axis] for axis in axes], axes) if axes else z
-        assert torch.allclose(moved(z, way, Space((8, 6), periodic)), wanted, atol=1e-6)
+        assert torch.allclose(moved(z, way, Grid((8, 6), periodic)), wanted, atol=1e-6)
 
 
 def test_speeds_of_two_parameters_are_found_in_what_they_carry() -> None:
@@ -57,7 +57,7 @@ def test_speeds_of_two_parameters_are_found_in_what_they_carry() -> None:
     before = torch.randn(12, 16, 12, 4, generator=torch.Generator().manual_seed(2))
     for axis in (1, 2):  # smooth, as states are
         before = torch.stack([(3 - abs(i)) * before.roll(i, axis) for i in range(-2, 3)]).sum(0)
-    space = Space((16, 12), (True, True))
+    space = Grid((16, 12), (True, True))
     frames = torch.stack((before, moved(before, 0.1 * params @ truth, space)), 1)
     drift = Advection.fitted(params, dt, frames, space.periodic)
     assert torch.allclose(drift.way(torch.eye(2), torch.ones(2)), truth, atol=2e-3)
@@ -77,7 +77,8 @@ def fitted() -> LatentOperator:
 
 
 def asked(beta: Tensor, dt: float = STEP, box: tuple[float, ...] | None = None) -> Condition:
-    return Condition(beta, torch.full((len(beta),), dt), (True,), "advection1d", box=box)
+    grid = Grid((32,), (True,), () if box is None else ((0.0, box[0]),))
+    return Condition(beta, torch.full((len(beta),), dt), grid, "advection1d")
 
 
 @pytest.mark.parametrize(("dt", "box"), [(STEP, None), (0.4 * STEP, None), (STEP, (2.0,))])
@@ -161,7 +162,8 @@ def test_what_is_carried_does_not_hear_how_fast() -> None:
     def heard(name: str, wraps: bool = True) -> bool:
         other = params.clone()
         other[0, names.index(name)] = 2.0
-        said = [conditioner(Condition(p, torch.full((1,), STEP), (wraps,), "reacdiff1d")) for p in (params, other)]
+        grid = Grid((32,), (wraps,))
+        said = [conditioner(Condition(p, torch.full((1,), STEP), grid, "reacdiff1d")) for p in (params, other)]
         return not torch.equal(*said)
 
     assert (heard("rho"), heard("nu")) == (False, True)
@@ -177,7 +179,7 @@ def test_a_gpu_that_rounds_products_carries_cells_as_exactly_as_a_processor() ->
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
-        condition = Condition(beta.cuda(), torch.full((4,), STEP).cuda(), (True,), "advection1d")
+        condition = Condition(beta.cuda(), torch.full((4,), STEP).cuda(), Grid((32,), (True,)), "advection1d")
         found = simulator.cuda().operator(z.cuda(), condition)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
@@ -191,7 +193,8 @@ def test_on_a_gpu_states_are_carried_inside_a_graph_as_on_a_processor() -> None:
     z, beta = torch.stack([waves(4, 32, i * STEP * SPEEDS[:, 0]) for i in range(2)], 1), SPEEDS + 0.07
     wanted = operator(z, asked(beta))
     operator.cuda()
-    static, condition = z.cuda(), Condition(beta.cuda(), torch.full((4,), STEP).cuda(), (True,), "advection1d")
+    dt, grid = torch.full((4,), STEP).cuda(), Grid((32,), (True,))
+    static, condition = z.cuda(), Condition(beta.cuda(), dt, grid, "advection1d")
     with torch.no_grad():
         for _ in range(3):
             operator(static, condition)
@@ -217,7 +220,7 @@ def carrier(*by: str, context: int = 1, **facts: Any) -> Simulator:
     task = dataclasses.replace(TASKS["advection1d"], dynamics=Dynamics(advected_by=by), **facts)
     found = build([task], codec, operator, grids={"advection1d": (64,)})
     frames = torch.stack([steep(i * STEP * SPEEDS[:, 0]) for i in range(3)], 1)
-    z = found.codec.encode(frames.flatten(0, 1), "advection1d", (True,)).z
+    z = found.codec.encode(frames.flatten(0, 1), "advection1d", grid_of(frames.flatten(0, 1), (True,))).z
     found.operator.fit_drift(torch.unflatten(z, 0, (4, 3)), asked(SPEEDS), torch.full((4, 2), STEP))
     return found
 
@@ -225,7 +228,7 @@ def carrier(*by: str, context: int = 1, **facts: Any) -> Simulator:
 def missed(simulator: Simulator) -> float:
     """By how much a step at speeds between misses waves that are finer than tokens, beside their size."""
     beta = torch.tensor([[0.33], [0.61], [0.95]])
-    z = simulator.codec.encode(steep(torch.zeros(3)), "advection1d", (True,))
+    z = simulator.codec.encode(steep(torch.zeros(3)), "advection1d", grid_of(steep(torch.zeros(3)), (True,)))
     with torch.no_grad():
         ahead = simulator.operator(z.z.unsqueeze(1), asked(beta))
         found = simulator.codec.decode(dataclasses.replace(z, z=ahead), "advection1d")
@@ -271,7 +274,7 @@ def test_cells_are_those_of_the_codec_that_a_simulator_has_now() -> None:
 def test_a_network_is_told_the_part_of_a_token_that_is_left_of_a_way_and_nothing_of_whole_ones() -> None:
     drift = Advection(1, 5)
     torch.nn.init.normal_(drift.told)
-    space = Space((16, 8), (True, False))
+    space = Grid((16, 8), (True, False))
     ways = torch.tensor([[0.0, 0.0, 0.0], [3 / 16, 0.4, 0.0], [3.25 / 16, 0.0, 0.0], [-0.75 / 16, 0.7, 0.0]])
     with torch.no_grad():
         told = drift.condition(ways, space)
@@ -291,7 +294,15 @@ def looking_back(dt: float = STEP, box: tuple[float, ...] = (1.0,)) -> tuple[Sim
     beta = torch.tensor([[0.33], [0.61], [0.95]])
     frames = torch.stack([steep(i * dt * beta[:, 0] / box[0]) for i in range(-2, 6)], 1)
     none = torch.empty(3, 64, 0)
-    given = Window(TASKS["advection1d"], frames[:, :3], frames[:, 3:], none, beta, torch.full((3,), dt), (True,), box)
+    given = Window(
+        TASKS["advection1d"],
+        frames[:, :3],
+        frames[:, 3:],
+        none,
+        beta,
+        torch.full((3,), dt),
+        grid_of(none, (True,), box),
+    )
     return simulator, given
 
 
@@ -305,7 +316,7 @@ def test_frames_that_are_missing_were_where_a_state_was_carried_from(
     with torch.no_grad():
         truth, found = (simulator.encode_context(w.context, Condition.of(w)) for w in (given, few))
         assert torch.equal(found[:, -count:], truth[:, -count:])
-        frames = simulator.codec.decode(LatentState(found.flatten(0, 1), (True,)), "advection1d")
+        frames = simulator.codec.decode(LatentState(found.flatten(0, 1), Grid((32,), (True,))), "advection1d")
         assert torch.allclose(frames.reshape(given.context.shape), given.context, atol=2e-3)
         misses = [(simulator.simulate(w, 5) - given.targets).norm() / given.targets.norm() for w in (given, few)]
     assert misses[1] < 1.2 * misses[0] < 5e-3
@@ -321,10 +332,10 @@ def test_of_steps_of_uneven_length_the_first_says_where_missing_frames_were() ->
 
 def test_where_nothing_wraps_and_where_nothing_is_carried_the_first_frame_stands_for_those_before_it() -> None:
     simulator, given = looking_back()
-    walled = dataclasses.replace(given, context=given.context[:, -1:], periodic=(False,))
+    walled = wrapping(dataclasses.replace(given, context=given.context[:, -1:]), False)
     other = carrier(context=3)
-    for sim, window in ((simulator, walled), (other, dataclasses.replace(walled, periodic=(True,)))):
-        z = sim.codec.encode(window.state, "advection1d", window.periodic).z.unsqueeze(1)
+    for sim, window in ((simulator, walled), (other, wrapping(walled, True))):
+        z = sim.codec.encode(window.state, "advection1d", window.grid).z.unsqueeze(1)
         assert torch.equal(sim.encode_context(window.context, Condition.of(window)), torch.cat((z, z, z), 1))
     five = torch.cat([z + i for i in range(5)], 1)
     assert torch.equal(simulator.pad_context(five, Condition.of(given)), five[:, 2:]), "of more the last count"

@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models.blocks import Block, BlockShape, GlobalAttention, WindowAttention
-from ups.models.grids import Space
 from ups.models.kernels.gpu_block_ops import (
     activated,
     gated,
@@ -25,6 +24,7 @@ from ups.models.kernels.gpu_block_ops import (
 )
 from ups.models.kernels.gpu_ops import axis_conv, channel_parts, field_norm, usable
 from ups.models.layers import AxisConv, FourierMixing, modulated_beside
+from ups.types import Grid
 
 GRIDS = [
     ((9,), (True,)),
@@ -58,7 +58,7 @@ def test_fused_convolutions_and_their_gradients_are_those_of_the_library(
         there = layer.to(device)
         there.zero_grad()
         entering = x.to(device, dtype, copy=True).requires_grad_()
-        y, one, two = there.beside(entering, Space(shape, periodic))
+        y, one, two = there.beside(entering, Grid(shape, periodic))
         assert y.dtype == dtype
         (y * weight.to(device, dtype) + one * two).sum().backward()
         gradients = (entering.grad, there.kernel.grad, there.gain.grad)
@@ -157,7 +157,7 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
     shape: tuple[int, ...], periodic: tuple[bool, ...], mixer: str
 ) -> None:
     torch.manual_seed(0)
-    space, size = Space(shape, periodic), BlockShape(48, 3, 20, 2.0, 5, "field", ("burgers1d", "kdv1d"))
+    space, size = Grid(shape, periodic), BlockShape(48, 3, 20, 2.0, 5, "field", ("burgers1d", "kdv1d"))
     block = Block(size, lambda: MIXERS[mixer](size))
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.3)
@@ -185,7 +185,7 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
 @pytest.mark.parametrize(("side", "size"), [(8, 48), (8, 64), (8, 96), (8, 144), (8, 256), (11, 64), (16, 32)])
 def test_windows_attend_as_in_plain_torch_whether_or_not_one_program_can_hold_them(side: int, size: int) -> None:
     torch.manual_seed(0)
-    space = Space((2 * side, side), (False, True))
+    space = Grid((2 * side, side), (False, True))
     layer = WindowAttention(BlockShape(2 * size, 2, 4, 2.0, 5, "field"), (side,) * 3, True)
     x, weight = torch.randn(3, 2 * side, side, 2 * size), torch.randn(3, 2 * side, side, 2 * size)
 
@@ -221,7 +221,7 @@ def test_channels_are_cut_into_the_fewest_places_that_two_powers_of_two_give(siz
 @pytest.mark.slow
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_compiled_block_gives_what_it_gives_uncompiled_whatever_tables_it_looks_up(mixer: str) -> None:
-    size, space = BlockShape(12, 3, 4, 2.0, 5, "field"), Space((8, 12), (False, True))
+    size, space = BlockShape(12, 3, 4, 2.0, 5, "field"), Grid((8, 12), (False, True))
     block, x, c = Block(size, lambda: MIXERS[mixer](size)), torch.randn(2, 8, 12, 12), torch.randn(2, 4)
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.3)
@@ -236,7 +236,7 @@ def test_shapes_gradients_and_flops_are_known_without_a_gpu() -> None:
 
     x, kernel, gain, scale = there(2, 6, 8), there(8, 5), there(3, 8), there(2, 1, 8)
     with FlopCounterMode(display=False) as counter:
-        y, one, two = axis_conv(x, kernel, gain, Space((6,), (True,)))
+        y, one, two = axis_conv(x, kernel, gain, Grid((6,), (True,)))
         (y + one * two).sum().backward()
     assert counter.get_total_flops() == 3 * (2 * 2 * 6 * 8 * 5), "forwards, and backwards to both"
     sum(value.sum() for value in field_norm(x, scale, scale, 1e-6)).backward()  # type: ignore[union-attr]
@@ -250,7 +250,7 @@ def test_what_goes_on_beside_an_operation_brings_its_own_gradient_back() -> None
     x = torch.randn(2, 6, 8, device="meta", requires_grad=True)
     rows, kernel, gain = (torch.randn(n, 8, device="meta") for n in (2, 8, 3))
     summed = residual_norm(x, rows, x, kernel[0], rows, rows, 1e-6)[1:]
-    beside = (field_norm(x, rows, rows, 1e-6)[1:], axis_conv(x, kernel[:, :5], gain, Space((6,), (True,)))[1:], summed)
+    beside = (field_norm(x, rows, rows, 1e-6)[1:], axis_conv(x, kernel[:, :5], gain, Grid((6,), (True,)))[1:], summed)
     for made in beside:
         for one in made:  # none of it came through the operation itself
             (gradient,) = torch.autograd.grad(one.sum(), x, retain_graph=True)

@@ -10,11 +10,12 @@ import pytest
 import torch
 from small_simulators import window
 
+from grids import grid_of
 from ups.models import CodecConfig, OperatorConfig, Simulator, SimulatorConfig, build
 from ups.models.inherit import inherit
 from ups.physics import TASKS
 from ups.tensors import Condition
-from ups.types import UNKNOWN, ConfigError, Field, Param, TaskSpec
+from ups.types import UNKNOWN, ConfigError, Field, Grid, Param, TaskSpec
 
 GRIDS = {"burgers1d": (32,), "reacdiff2d": (16, 16), "darcy2d": (16, 16), "advection1d": (32,)}
 
@@ -48,7 +49,8 @@ def forecast(sim: Simulator, name: str) -> torch.Tensor:
     task = TASKS[name]
     frames = torch.randn(2, 1, *GRIDS[name], len(task.channels), generator=torch.Generator().manual_seed(1))
     numbers = sum(not p.choices for p in task.parameters)
-    condition = Condition(torch.full((2, numbers), 0.3), torch.full((2,), 0.1), task.periodic, name)
+    grid = Grid(GRIDS[name], task.periodic)
+    condition = Condition(torch.full((2, numbers), 0.3), torch.full((2,), 0.1), grid, name)
     return sim.simulate(window(frames, condition), 3)
 
 
@@ -160,7 +162,7 @@ def test_what_a_task_has_more_is_not_heard_at_first_and_learns() -> None:
         ours = new.rollout(frames, 3, {**known, "warmth": 0.7}, dt=1.0, inputs=light)
         theirs = old.rollout(frames[..., 1:], 3, known, dt=1.0)
     assert torch.allclose(ours[..., 1:], theirs, atol=1e-5 * float(theirs.abs().max()))
-    back = new.codec.decode(new.codec.encode(frames, task, task.periodic), task)
+    back = new.codec.decode(new.codec.encode(frames, task, grid_of(frames, task.periodic)), task)
     (back - frames).square().mean().backward()
     weight = new.codec.get_parameter("encoder.enter.reacdiff2d.weight")
     assert weight.grad is not None

@@ -18,7 +18,7 @@ from ups.physics.laws import broken, laws_of
 from ups.physics.random import Draw
 from ups.physics.ranges import InitialRange
 from ups.tensors import LatentState, Window, numeric_params
-from ups.types import ConfigError, Domain, Field, TaskSpec
+from ups.types import ConfigError, Field, Grid, TaskSpec
 
 CELLS = {1: 32, 2: 16, 3: 4}
 LAWFUL = [name for name, task in TASKS.items() if not task.steady and laws_of(task, task.periodic)]
@@ -48,11 +48,11 @@ def restless(task: TaskSpec, grid: tuple[int, ...], size: float = 0.02, **config
     return sim.eval()
 
 
-def states(name: str) -> tuple[Tensor, Tensor, Domain]:
+def states(name: str) -> tuple[Tensor, Tensor, Grid]:
     """Three initial states of an equation, what drives them, and their box."""
     equation = EQUATIONS[name]()
     ndim = equation.task.ndim
-    domain = Domain.box(equation.task.bounds, (CELLS[ndim],) * ndim, equation.task.periodic)
+    domain = Grid((CELLS[ndim],) * ndim, equation.task.periodic, equation.task.bounds)
     draw = Draw(3, range(3), dtype=torch.float32)
     return equation.initial(draw, domain), equation.inputs(draw, domain), domain
 
@@ -65,8 +65,7 @@ def window(task: TaskSpec, state: Tensor, inputs: Tensor | None = None) -> Windo
         inputs=state.new_zeros(*state.shape[:-1], 0) if inputs is None else inputs,
         params=torch.full((len(state), len(numeric_params(task))), 0.5),
         dt=torch.full((len(state),), 0.1),
-        periodic=task.periodic,
-        box=tuple(hi - lo for lo, hi in task.bounds),
+        grid=Grid(tuple(state.shape[1:-1]), task.periodic, task.bounds),
     )
 
 
@@ -76,7 +75,7 @@ def simulated(sim: Simulator, given: Window, steps: int) -> Tensor:
         return torch.cat((given.context[:, -1:], sim.simulate(given, steps)), 1)
 
 
-def check(task: TaskSpec, out: Tensor, domain: Domain) -> None:
+def check(task: TaskSpec, out: Tensor, domain: Grid) -> None:
     assert bool(out.isfinite().all())
     for law in laws_of(task, task.periodic):
         exact = isinstance(law, Within | InitialRange)
@@ -147,7 +146,7 @@ def test_no_total_drifts_over_a_thousand_steps_of_a_gas() -> None:
 
 def test_walls_and_signs_hold_in_a_box_that_wraps_along_one_axis_alone() -> None:
     generator = torch.Generator().manual_seed(0)
-    domain = Domain.box(CHANNEL.bounds, (16, 8), CHANNEL.periodic)
+    domain = Grid((16, 8), CHANNEL.periodic, CHANNEL.bounds)
     state = torch.rand(2, 16, 8, 3, generator=generator)
     state = laws_of(CHANNEL, CHANNEL.periodic)[0].project(state.unsqueeze(1), state, domain).squeeze(1)
     out = simulated(restless(CHANNEL, (16, 8), 0.05), window(CHANNEL, state), 60)
@@ -167,7 +166,7 @@ def test_the_repaired_frame_is_the_one_that_goes_on_and_a_lawful_one_leaves_the_
         sim.operator.head.bias += 0.3
         after, frame = steps.step(z, 0)
         read, unrepaired = (
-            sim.codec.decode(LatentState(tokens, (True,)), task)
+            sim.codec.decode(LatentState(tokens, Grid((32,), (True,))), task)
             for tokens in (after[:, -1], sim.operator(z, steps.condition(0)))
         )
     assert torch.allclose(read, frame, atol=1e-4)
@@ -223,13 +222,13 @@ class Cautious(Law):
     any_boundary, around_masks, of_change = True, False, True
     says = "no value grows"
 
-    def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         return (u.flatten(1).abs().amax(1) / u[:, 0].flatten(1).abs().amax(1) - 0.01).clamp_min(0)
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         raise NotImplementedError
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         bound = 0.01 * aim.flatten(1).abs().amax(1).reshape(-1, *(1,) * (u.ndim - 1))
         return u.clamp(-bound, bound)
 

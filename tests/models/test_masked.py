@@ -13,7 +13,7 @@ from ups.models import CodecConfig, OperatorConfig, Simulator, SimulatorConfig, 
 from ups.physics.constraints import Conserved
 from ups.physics.divergence import DivergenceFree
 from ups.physics.laws import laws_of
-from ups.types import ConfigError, Domain, Field, TaskSpec
+from ups.types import ConfigError, Field, Grid, TaskSpec
 
 PLAIN = TaskSpec(
     name="lake",
@@ -114,7 +114,7 @@ def test_laws_are_measured_where_cells_count_and_no_divergence_is_claimed_of_a_m
     u = torch.rand(2, 3, 16, 16, 3, generator=torch.Generator().manual_seed(0)).double() + 1
     mask = torch.as_tensor(ISLAND).expand(2, 16, 16)
     u[..., 0] = torch.where(mask.unsqueeze(1), 1.5, -1e3 * u[..., 0])
-    domain = Domain.box(PLAIN.bounds, (16, 16), PLAIN.periodic)
+    domain = Grid((16, 16), PLAIN.periodic, PLAIN.bounds)
     for law in laws_of(masked, masked.periodic):
         assert law.residual(u, domain, mask).max() < 1e-12
         assert law.residual(u, domain).min() > 1e-3

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from grids import boxed, wrapping
 from ups.models import SIZES, Codec, CodecConfig, LatentOperator, OperatorConfig, SimulatorConfig, build
 from ups.models.blocks import join, split
 from ups.models.conditions import Conditioner, ParamScaling
-from ups.models.grids import Space
 from ups.models.layers import FourierMixing
 from ups.physics import TASKS
 from ups.tensors import Condition, LatentState
-from ups.types import ConfigError, Dynamics, Field
+from ups.types import ConfigError, Dynamics, Field, Grid
 
 
 def tokens(name: str, context: int = 1, batch: int = 2, seed: int = 0) -> Tensor:
@@ -107,7 +107,7 @@ def test_between_two_values_of_a_parameter_a_condition_hardly_bends() -> None:
     middle = (values[1:] * values[:-1]).sqrt()
     given = torch.cat((values, middle)).unsqueeze(1)
     with torch.no_grad():
-        found = conditioner(Condition(given, torch.full((13,), 0.1), (True,), "burgers1d"))
+        found = conditioner(Condition(given, torch.full((13,), 0.1), Grid((32,), (True,)), "burgers1d"))
     left, right, between = found[:6], found[1:7], found[7:]
     assert float(((between - (left + right) / 2).norm(dim=1) / (left - right).norm(dim=1)).mean()) < 0.1
 
@@ -146,7 +146,7 @@ def test_each_condition_changes_the_prediction(core: str, mixing: str) -> None:
     changes = {
         "params": dataclasses.replace(base, params=base.params * 0.1),
         "dt": dataclasses.replace(base, dt=base.dt * 2),
-        "periodic": dataclasses.replace(base, periodic=(False,)),
+        "periodic": wrapping(base, False),
         "task": dataclasses.replace(base, task="advection1d"),
     }
     for name, changed in changes.items():
@@ -172,12 +172,12 @@ def test_another_box_is_heard_and_the_task_s_own_box_changes_nothing() -> None:
     wide = (2 * own[0], own[1])
     awaken(sim.operator)
     out = sim.operator(z, base)
-    assert torch.equal(sim.operator(z, dataclasses.replace(base, box=own)), out)
-    assert (sim.operator(z, dataclasses.replace(base, box=wide)) - out).abs().max() > 1e-4
+    assert torch.equal(sim.operator(z, boxed(base, *own)), out)
+    assert (sim.operator(z, boxed(base, *wide)) - out).abs().max() > 1e-4
     with torch.no_grad():
         sim.operator.conditioner.box.zero_()  # as before training
     out = sim.operator(z, base)
-    assert torch.equal(sim.operator(z, dataclasses.replace(base, box=wide)), out)
+    assert torch.equal(sim.operator(z, boxed(base, *wide)), out)
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
@@ -219,8 +219,8 @@ def test_the_units_of_sharding_are_apart_run_in_forward_and_hold_most_of_the_wei
         assert all(callable(getattr(module, name)) for name in module.entries)
         for unit in units:
             unit.register_forward_hook(lambda unit, *_: called.add(id(unit)))
-    state = sim.codec.encode(field, "darcy2d", asked.periodic)
-    sim.codec.decode(LatentState(sim.operator(state.z.unsqueeze(1), asked), asked.periodic), "darcy2d")
+    state = sim.codec.encode(field, "darcy2d", asked.grid)
+    sim.codec.decode(LatentState(sim.operator(state.z.unsqueeze(1), asked), asked.grid), "darcy2d")
     assert called == {id(unit) for module in modules for unit in module.shard_units()}
     weights = sum(p.numel() for unit in sim.operator.shard_units() for p in unit.parameters())
     assert weights > 0.5 * sum(p.numel() for p in sim.operator.parameters())
@@ -247,7 +247,7 @@ def test_gradients_reach_every_parameter_of_the_operator(core: str, mixing: str)
     total = torch.zeros(())
     for name in names:
         ndim = TASKS[name].ndim
-        asked = dataclasses.replace(condition(name), box=(2.0,) * ndim, inputs=torch.randn(2, *(16,) * ndim, 1))
+        asked = dataclasses.replace(boxed(condition(name), *(2.0,) * ndim), inputs=torch.randn(2, *(16,) * ndim, 1))
         total = total + sim.operator(torch.randn(2, 1, *(4,) * ndim, 64), asked).square().mean()
     total.backward()
     dead = [n for n, p in sim.operator.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
@@ -292,14 +292,14 @@ def test_windows_are_cut_at_walls_and_wrap_around_rings() -> None:
     changed = x.clone()
     changed[:, 0] += 1
     for periodic, reached in ((True, {14, 15, 0, 1}), (False, {0, 1})):
-        space = Space((16,), (periodic,))
+        space = Grid((16,), (periodic,))
         gap = (layer(changed, space) - layer(x, space)).abs().amax((0, 2))
         assert set(torch.nonzero(gap > 1e-6).flatten().tolist()) == reached
 
 
 @pytest.mark.parametrize("window", [(4,), (2, 4), (2, 2, 4)])
 def test_windows_put_back_together_are_the_grid(window: tuple[int, ...]) -> None:
-    space = Space(tuple(2 * w for w in window), (True,) * len(window))
+    space = Grid(tuple(2 * w for w in window), (True,) * len(window))
     x = torch.randn(2, *space.shape, 3)
     assert torch.equal(join(split(x, window), window, space), x)
 
@@ -313,7 +313,7 @@ def test_fourier_mixing_with_unit_matrices_keeps_the_waves_it_holds_and_drops_th
     at = (torch.arange(32) + 0.5) / 32
     for periodic, turns in ((True, 2), (False, 1)):
         low, high = (torch.cos(torch.pi * turns * k * at).reshape(1, 32, 1).expand(1, 32, 4) for k in (3, 5))
-        out = layer(low + high, Space((32,), (periodic,)))
+        out = layer(low + high, Grid((32,), (periodic,)))
         assert torch.allclose(out, low, atol=1e-5)
 
 
@@ -402,10 +402,10 @@ def test_tables_made_in_inference_mode_or_for_shapes_alone_still_serve_training(
     sim = simulator("reacdiff2d", core="unet", mixing="attention", grids={"reacdiff2d": (40, 24)})
     z, asked = torch.randn(2, 1, 10, 6, 64), condition("reacdiff2d")
     with FakeTensorMode(allow_non_fake_inputs=True):
-        sim.codec.decode(LatentState(sim.operator(z, asked), asked.periodic), "reacdiff2d")
+        sim.codec.decode(LatentState(sim.operator(z, asked), asked.grid), "reacdiff2d")
     with torch.inference_mode():
-        sim.codec.decode(LatentState(sim.operator(z, asked), asked.periodic), "reacdiff2d")
-    out = sim.codec.decode(LatentState(sim.operator(z, asked), asked.periodic), "reacdiff2d")
+        sim.codec.decode(LatentState(sim.operator(z, asked), asked.grid), "reacdiff2d")
+    out = sim.codec.decode(LatentState(sim.operator(z, asked), asked.grid), "reacdiff2d")
     out.square().mean().backward()
     assert sim.operator.head.weight.grad is not None
 
@@ -435,7 +435,7 @@ def test_a_compiler_sees_the_operator_as_one_graph(core: str, mixing: str) -> No
 def test_a_compiler_sees_inputs_and_another_box_in_the_same_graph() -> None:
     sim = simulator("darcy2d", grids={"darcy2d": (16, 16)})
     awaken(sim.operator)
-    asked = dataclasses.replace(condition("darcy2d"), inputs=torch.randn(2, 16, 16, 1), box=(1.0, 3.0))
+    asked = dataclasses.replace(boxed(condition("darcy2d"), 1.0, 3.0), inputs=torch.randn(2, 16, 16, 1))
     z = torch.randn(2, 1, 4, 4, 64)
     compiled = torch.compile(sim.operator, backend="eager", fullgraph=True, dynamic=False)
     assert torch.equal(compiled(z, asked), sim.operator(z, asked))

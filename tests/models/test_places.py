@@ -10,6 +10,7 @@ import pytest
 import torch
 from small_simulators import condition, simulator, window
 
+from grids import grid_of, wrapping
 from ups.data.reduction import Reduction
 from ups.models import Simulator
 from ups.models.config import SimulatorConfig
@@ -18,7 +19,7 @@ from ups.models.grids import resample
 from ups.models.inherit import rebuilt
 from ups.models.interleave import in_pieces, put_together, strides_of, taken_apart
 from ups.models.trust import rollout_with_signs
-from ups.types import Domain
+from ups.types import Grid
 
 FINE = 64  # of which every second cell is trained on: the grid of small simulators
 HALF = -0.5 / FINE
@@ -43,25 +44,25 @@ def picked() -> Simulator:
 def test_where_a_grid_begins_tells_picked_cells_from_whole_ones_and_from_another_box() -> None:
     whole, box = centres(8).numpy(), ((0.0, 1.0),)
 
-    def domain(cells: np.ndarray) -> Domain:
+    def domain(cells: np.ndarray) -> Grid:
         wide = float(cells[1] - cells[0])
-        return Domain((cells,), (False,), ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),))
+        return Grid.along((cells,), (False,), ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),))
 
-    assert domain(whole).corner(box) == (0,)
-    assert domain(whole[::2]).corner(box) == pytest.approx((-0.5 / 8,))
-    assert domain(whole[1::2]).corner(box) == pytest.approx((0.5 / 8,))
+    assert domain(whole).corner_in(box) == (0,)
+    assert domain(whole[::2]).corner_in(box) == pytest.approx((-0.5 / 8,))
+    assert domain(whole[1::2]).corner_in(box) == pytest.approx((0.5 / 8,))
     for other in (domain(2 * whole), domain(whole + 5)):
-        assert other.corner(box) == Reduction().corner(other, box) == (), "which lies elsewhere, or is longer"
+        assert other.corner_in(box) == Reduction().corner(other, box) == (), "which lies elsewhere, or is longer"
         assert Reduction(space=2).corner(other, box) == pytest.approx((-0.5 / 8,)), "picked as in any box"
 
 
 def test_cells_picked_of_picked_ones_begin_where_those_picked_at_once_do() -> None:
-    def domain(cells: np.ndarray) -> Domain:
+    def domain(cells: np.ndarray) -> Grid:
         wide = float(cells[1] - cells[0])
-        return Domain((cells,), (False,), ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),))
+        return Grid.along((cells,), (False,), ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),))
 
     whole, box = centres(16).numpy(), ((0.0, 1.0),)
-    at_once = domain(whole[::4]).corner(box)
+    at_once = domain(whole[::4]).corner_in(box)
     assert at_once == pytest.approx((-1.5 / 16,))
     for every in (1, 2, 4):
         assert Reduction(space=4 // every).corner(domain(whole[::every]), box) == pytest.approx(at_once)
@@ -78,10 +79,12 @@ def test_values_are_brought_to_where_the_cells_of_another_grid_are(cells: int) -
 
 def test_all_cells_are_encoded_as_those_of_them_that_training_picked(picked: Simulator) -> None:
     codec, frames = picked.codec, torch.randn(2, FINE, 1)
-    every = codec.encode(frames, "diffsorp1d", (False,), (0.0,)).z
-    assert torch.equal(every, codec.encode(frames, "diffsorp1d", (False,)).z), "an array fills the box"
+    every = codec.encode(frames, "diffsorp1d", grid_of(frames, (False,), corner=(0.0,))).z
+    assert torch.equal(every, codec.encode(frames, "diffsorp1d", grid_of(frames, (False,))).z), "an array fills the box"
     for corner in ((HALF,), ()):  # as many cells as those of training are those
-        assert torch.allclose(codec.encode(frames[:, ::2], "diffsorp1d", (False,), corner).z, every, atol=1e-5)
+        picked = frames[:, ::2]
+        grid = grid_of(picked, (False,), corner=corner)
+        assert torch.allclose(codec.encode(picked, "diffsorp1d", grid).z, every, atol=1e-5)
 
 
 def test_values_at_points_are_those_of_the_places_that_were_asked_for(picked: Simulator, tmp_path: Path) -> None:
@@ -162,11 +165,11 @@ def test_the_copies_of_a_step_are_no_mirror_images_of_cells_picked_between_walls
     simulated = simulator("reacdiff2d", grids={"reacdiff2d": (8, 8)})
     simulated.config = SimulatorConfig(images=True)
     task, walls = simulated.codec.task("reacdiff2d"), condition("reacdiff2d", 1)
-    assert not any(walls.periodic)
+    assert not any(walls.grid.periodic)
     assert len(copies_of(simulated, task, walls)) == 8, "whole cells have all images"
     simulated.learn_corners({"reacdiff2d": (-1 / 32, -1 / 32)})
     assert len(copies_of(simulated, task, walls)) == 2, "x and y may still be exchanged"
-    wraps = dataclasses.replace(walls, periodic=(True, True))
+    wraps = wrapping(walls, True, True)
     assert len(copies_of(simulated, task, wraps)) == 8, "along axes that wrap they lie anywhere"
 
 

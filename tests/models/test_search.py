@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import ups
+from grids import grid_of
 from small_flows import KINDS, TASK, Noisy, simulator, window
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -81,7 +82,7 @@ def test_with_a_critic_that_knows_the_truth_more_candidates_come_nearer_to_it(
     seeing.eval()
     given, distances = window(64, targets=1), {}
     with torch.no_grad():
-        tokens = seeing.codec.encode(given.state, given.task, (True,))
+        tokens = seeing.codec.encode(given.state, given.task, grid_of(given.state, (True,)))
         still = seeing.codec.decode(tokens, given.task, (16,)).unsqueeze(1)
         for many in (1, 16):
             first = searched(seeing, given, 1, Search(candidates=many, seed=1))

@@ -14,9 +14,9 @@ from ups.models.config import CodecConfig, OperatorConfig
 from ups.physics import TASKS
 from ups.physics.elliptic import Darcy2D, FiveCell
 from ups.physics.random import Draw
-from ups.types import ConfigError, Domain, PhysicsError
+from ups.types import ConfigError, Grid, PhysicsError
 
-BOX = Domain.box(((0.0, 1.0), (0.0, 1.0)), (16, 16), (False, False))
+BOX = Grid((16, 16), (False, False), ((0.0, 1.0), (0.0, 1.0)))
 
 
 def darcy() -> Simulator:

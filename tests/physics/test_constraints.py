@@ -14,14 +14,14 @@ from ups.physics.constraints import Conserved, HeldFaces, Law, Positive, Within
 from ups.physics.dispersive import stretched
 from ups.physics.divergence import DivergenceFree
 from ups.physics.laws import guarding, laws_of, repaired
-from ups.types import Domain
+from ups.types import Grid
 
 MASS = Conserved("mass", lambda u: u[..., 0], channel=0)
 FLOW = DivergenceFree("velocity", channels=(0, 1))
 
 
-def box(*shape: int, length: float = 1.0) -> Domain:
-    return Domain.box(((0.0, length),) * len(shape), shape, (True,) * len(shape))
+def box(*shape: int, length: float = 1.0) -> Grid:
+    return Grid(shape, (True,) * len(shape), ((0.0, length),) * len(shape))
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -33,7 +33,7 @@ def balanced(u: Tensor, space: tuple[int, ...], mean: float) -> Tensor:
     return u - u.mean(space, keepdim=True) + mean
 
 
-def helmholtz(domain: Domain) -> tuple[Tensor, Tensor]:
+def helmholtz(domain: Grid) -> tuple[Tensor, Tensor]:
     """(curl ψ, ∇φ) `(X, Y, 2)` of ψ = sin 2kx cos ky + cos 3ky / 3, φ = cos kx sin 3ky + sin 2kx / 2, and a drift."""
     k = 2 * math.pi / domain.lengths[0]
     axes = [k * torch.as_tensor(c, dtype=torch.float64) for c in domain.coordinates]
@@ -241,9 +241,9 @@ def test_a_square_integral_is_restored_around_the_mean() -> None:
     assert torch.allclose(repaired(reference, laws, reference, domain), reference, atol=1e-14)
 
 
-def between_walls(n: int) -> tuple[Domain, Tensor, Tensor]:
+def between_walls(n: int) -> tuple[Grid, Tensor, Tensor]:
     """A box that wraps along y alone, a flow (ψ_y, −ψ_x) through its walls and a gradient, `(1, 1, n, n, 2)` each."""
-    domain = Domain.box(((0.0, 1.0), (0.0, 2.0)), (n, n), (False, True))
+    domain = Grid((n, n), (False, True), ((0.0, 1.0), (0.0, 2.0)))
     x, y = torch.meshgrid(*(torch.as_tensor(c) for c in domain.coordinates), indexing="ij")
     k = math.pi
     flow = torch.stack((k * x.exp() * torch.cos(k * y) + 1.0, -x.exp() * torch.sin(k * y)), -1)

@@ -14,16 +14,16 @@ from ups.physics.dispersive import KortewegDeVries1D, KuramotoSivashinsky1D
 from ups.physics.padded import Padded, resize_spectrum
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states, solve
-from ups.types import Domain, PhysicsError
+from ups.types import Grid, PhysicsError
 
 
-def stepper(equation: Equation, domain: Domain, step: float | None = None) -> Padded:
+def stepper(equation: Equation, domain: Grid, step: float | None = None) -> Padded:
     found = equation.stepper("accurate", domain, torch.zeros(1, dtype=torch.float64))
     assert isinstance(found, Padded)
     return found if step is None else replace(found, inner=replace(found.inner, step=step))
 
 
-def grid(domain: Domain) -> Tensor:
+def grid(domain: Grid) -> Tensor:
     return torch.as_tensor(domain.coordinates[0])
 
 
@@ -35,7 +35,7 @@ def derivative(u: Tensor, length: float, order: int) -> Tensor:
     return torch.fft.irfft((1j * k) ** order * torch.fft.rfft(u), n=n)
 
 
-def measured_order(equation: Equation, u0: Tensor, domain: Domain, end: float, steps: tuple[float, ...]) -> float:
+def measured_order(equation: Equation, u0: Tensor, domain: Grid, end: float, steps: tuple[float, ...]) -> float:
     exact = solve(stepper(equation, domain, steps[-1] / 4), u0, [0.0, end])
     errors = [(solve(stepper(equation, domain, h), u0, [0.0, end]) - exact)[:, -1].abs().max().item() for h in steps]
     return float(np.polyfit(np.log(steps), np.log(errors), 1)[0])

@@ -21,14 +21,14 @@ from ups.physics.elliptic import (
 )
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states, solve
-from ups.types import Domain, PhysicsError
+from ups.types import Grid, PhysicsError
 
 
-def box(n: int, m: int | None = None) -> Domain:
-    return Domain.box(((0.0, 1.0), (0.0, 1.0)), (n, m or n), (False, False))
+def box(n: int, m: int | None = None) -> Grid:
+    return Grid((n, m or n), (False, False), ((0.0, 1.0), (0.0, 1.0)))
 
 
-def steady_pressure(a: Tensor, force: Tensor, domain: Domain) -> Tensor:
+def steady_pressure(a: Tensor, force: Tensor, domain: Grid) -> Tensor:
     return diffusion_system(a, force, domain).solution(1e-10)
 
 

@@ -15,23 +15,23 @@ from ups.physics import EQUATIONS
 from ups.physics.balances import BALANCES, UNFITTABLE
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.physics.random import Draw
-from ups.types import Array, Domain, PhysicsError, Trajectory
+from ups.types import Array, Grid, PhysicsError, Trajectory
 
 
-def trajectory(task: str, values: Array, times: Array, domain: Domain, inputs: Array | None = None) -> Trajectory:
+def trajectory(task: str, values: Array, times: Array, domain: Grid, inputs: Array | None = None) -> Trajectory:
     given = np.zeros((*domain.shape, 0)) if inputs is None else inputs
     return Trajectory("0000", EQUATIONS[task].spec(), values.astype(np.float32), domain, times, {}, given)
 
 
 def line(task: str, solution: Callable[[Array, float], Array], n: int, times: Array) -> Trajectory:
     """A 1D trajectory of `solution(x, t)` `(N,)` or `(N, C)` on the task's box."""
-    domain = Domain.box(EQUATIONS[task].task.bounds, (n,), (True,))
+    domain = Grid((n,), (True,), EQUATIONS[task].task.bounds)
     values = np.stack([solution(domain.coordinates[0], t) for t in times])
     return trajectory(task, values if values.ndim == 3 else values[..., None], times, domain)
 
 
 def plane(task: str, solution: Callable[[Array, Array, float], Array], n: int, times: Array) -> Trajectory:
-    domain = Domain.box(EQUATIONS[task].task.bounds, (n, n), (True, True))
+    domain = Grid((n, n), (True, True), EQUATIONS[task].task.bounds)
     x, y = np.meshgrid(*domain.coordinates, indexing="ij")
     return trajectory(task, np.stack([solution(x, y, t) for t in times]), times, domain)
 
@@ -59,7 +59,7 @@ def slowed(sample: Trajectory, factor: float) -> Trajectory:
 def stretched(sample: Trajectory, factor: float) -> Trajectory:
     """The same values on a box claimed to be `factor` times as long."""
     bounds = tuple((lo * factor, hi * factor) for lo, hi in sample.domain.bounds)
-    return dataclasses.replace(sample, domain=Domain.box(bounds, sample.domain.shape, sample.domain.periodic))
+    return dataclasses.replace(sample, domain=Grid(sample.domain.shape, sample.domain.periodic, bounds))
 
 
 def shift(beta: float) -> Trajectory:
@@ -162,14 +162,14 @@ def test_sorption_gives_its_diffusion() -> None:
 
     times = np.linspace(0, 500, 101)
     values = solve_ivp(rate, (0, 500), np.full(n, 0.1), method="LSODA", t_eval=times, rtol=1e-8, atol=1e-10).y.T
-    sample = trajectory("diffsorp1d", values[..., None], times, Domain.box(((0.0, 1.0),), (n,), (False,)))
+    sample = trajectory("diffsorp1d", values[..., None], times, Grid((n,), (False,), ((0.0, 1.0),)))
     assert values_of(fit("diffsorp1d", [sample], {})) == pytest.approx({"D": d}, rel=0.02)
     assert contradicted(fit("diffsorp1d", [slowed(sample, 1.5)], {})) == {"D"}
 
 
 def test_fitzhugh_nagumo_gives_all_its_coefficients() -> None:
     n = 32
-    domain = Domain.box(((-1.0, 1.0), (-1.0, 1.0)), (n, n), (False, False))
+    domain = Grid((n, n), (False, False), ((-1.0, 1.0), (-1.0, 1.0)))
     start = np.random.default_rng(0).standard_normal((2, 6, 6))
     x = np.cos(np.pi * np.arange(6)[:, None] * (domain.coordinates[0] + 1) / 2)
     u0 = np.einsum("cij,ix,jy->cxy", start / 3, x, x)
@@ -256,7 +256,7 @@ def test_kdv_solitons_give_flux_and_dispersion() -> None:
 
 def test_layered_darcy_gives_its_force() -> None:
     n, beta = 64, 2.0
-    domain = Domain.box(((0.0, 1.0), (0.0, 1.0)), (n, n), (False, False))
+    domain = Grid((n, n), (False, False), ((0.0, 1.0), (0.0, 1.0)))
     x = domain.coordinates[0]
     a = np.where(x < 0.5, 1.0, 0.1)
     # a u_x = −β (x − 0.4) everywhere, u continuous at the interface.

@@ -15,7 +15,7 @@ from ups.physics import TASKS
 from ups.physics.gas_laws import GasRepair
 from ups.physics.laws import aims_of, laws_of, repaired, repairs_of
 from ups.triton_check import runs_triton
-from ups.types import Domain
+from ups.types import Grid
 
 SHAPES = {1: (32,), 2: (12, 10), 3: (6, 5, 4)}
 LARGER = {1: (2500,), 2: (33, 41), 3: (11, 10, 12)}  # more cells than a kernel takes at once, and no multiple of these
@@ -25,8 +25,8 @@ on_a_gpu = [
 ]
 
 
-def box(ndim: int, shape: tuple[int, ...] = ()) -> Domain:
-    return Domain.box(((0.0, 1.0),) * ndim, shape or SHAPES[ndim], (True,) * ndim)
+def box(ndim: int, shape: tuple[int, ...] = ()) -> Grid:
+    return Grid(shape or SHAPES[ndim], (True,) * ndim, ((0.0, 1.0),) * ndim)
 
 
 def gas(ndim: int, seed: int, shape: tuple[int, ...] = ()) -> Tensor:

@@ -36,7 +36,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
-from ups.types import Domain
+from ups.types import Grid
 
 def bbm1d(u):
     k = 2 * np.pi / 64 * np.fft.fftfreq(len(u), 1 / len(u))
@@ -53,7 +53,7 @@ for name, (_, amplitude, end, fine) in EXAMPLES.items():
         domain = equation.domain(cells)
         # Every so many of these points are the centres of the stored cells.
         points = tuple(x[0] + np.arange(fine) * (hi - lo) / fine for x, (lo, hi) in zip(domain.coordinates, box))
-        u0 = equation.initial(Draw(0, range(64)), Domain(points, domain.periodic, box))[3, ..., 0].numpy()
+        u0 = equation.initial(Draw(0, range(64)), Grid.along(points, domain.periodic, box))[3, ..., 0].numpy()
         assert np.abs(u0).max() <= 1.01 * amplitude
         run = solve_ivp(
             lambda t, u: rate(u.reshape(shape)).ravel(), (0, end), u0.ravel(), "DOP853", [end], rtol=1e-8, atol=1e-9

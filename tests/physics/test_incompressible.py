@@ -13,15 +13,15 @@ from torch import Tensor
 from ups.physics.incompressible import Incompressible2D
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states, solve
-from ups.types import Domain
+from ups.types import Grid
 
 
-def mesh(domain: Domain) -> tuple[Tensor, Tensor]:
+def mesh(domain: Grid) -> tuple[Tensor, Tensor]:
     x, y = torch.meshgrid(*(torch.as_tensor(axis) for axis in domain.coordinates), indexing="ij")
     return x, y
 
 
-def random_case(equation: Incompressible2D, domain: Domain, samples: int = 1) -> tuple[Tensor, Tensor]:
+def random_case(equation: Incompressible2D, domain: Grid, samples: int = 1) -> tuple[Tensor, Tensor]:
     draw = Draw(0, range(samples))
     return initial_states(equation, draw, domain), equation.inputs(draw, domain)
 

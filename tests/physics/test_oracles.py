@@ -21,7 +21,7 @@ from ups.physics.reaction import ReacDiff1D
 from ups.physics.shallow import ShallowWater2D
 from ups.physics.solver import Equation, solve
 from ups.physics.transport import Burgers1D
-from ups.types import Domain
+from ups.types import Grid
 
 pytestmark = pytest.mark.oracle
 Array = NDArray[Any]
@@ -202,12 +202,12 @@ def clawpack() -> tuple[ModuleType, ModuleType]:
     return pytest.importorskip("clawpack.pyclaw", reason=reason), riemann
 
 
-def wave_propagation(solver: Any, domain: Domain, q0: Array, data: dict[str, float], times: list[float]) -> Array:
+def wave_propagation(solver: Any, domain: Grid, q0: Array, data: dict[str, float], times: list[float]) -> Array:
     """Conserved frames `(T, C, *S)` by PyClaw: wave propagation with Roe's solver and the MC limiter, open ends."""
     pyclaw, _ = clawpack()
     solver.limiters, solver.all_bcs, solver.max_steps = pyclaw.limiters.tvd.MC, pyclaw.BC.extrap, 100_000
     lower, upper = zip(*domain.bounds, strict=True)
-    box = pyclaw.Domain(list(lower), list(upper), list(domain.shape))
+    box = pyclaw.Grid.along(list(lower), list(upper), list(domain.shape))
     state = pyclaw.State(box, len(q0))
     state.problem_data.update(data)
     state.q[:] = q0
@@ -251,7 +251,7 @@ def test_round_dam_agrees_with_pyclaw() -> None:
 def test_sod_tube_agrees_with_pyclaw() -> None:
     pyclaw, riemann = clawpack()
     n, gamma, end = 400, 5 / 3, 0.2
-    domain = Domain.box(((-0.5, 0.5),), (n,), (False,))
+    domain = Grid((n,), (False,), ((-0.5, 0.5),))
     left = domain.coordinates[0] < 0
     density, pressure = np.where(left, 1.0, 0.125), np.where(left, 1.0, 0.1)
     start = torch.as_tensor(np.stack([density, pressure, 0 * density], -1))[None]

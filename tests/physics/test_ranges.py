@@ -13,7 +13,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.laws import aims_of, guarding, laws_of, repaired
 from ups.physics.random import Draw
 from ups.physics.ranges import InitialRange, extremes
-from ups.types import Domain, Field
+from ups.types import Field, Grid
 
 NAMED = ("advection1d", "burgers1d", "reacdiff1d", "diffsorp1d")
 LAW = InitialRange("range of u", 0, keeps_total=True)
@@ -30,8 +30,8 @@ TRUE = {
 }
 
 
-def line(cells: int, periodic: bool = True) -> Domain:
-    return Domain.box(((0.0, 1.0),), (cells,), (periodic,))
+def line(cells: int, periodic: bool = True) -> Grid:
+    return Grid((cells,), (periodic,), ((0.0, 1.0),))
 
 
 def waves(cells: int, samples: int = 3) -> Tensor:
@@ -212,7 +212,7 @@ def test_in_a_box_with_a_mask_the_range_is_that_of_the_cells_that_count() -> Non
 
 
 def test_a_field_on_a_plane_hides_extrema_along_both_axes() -> None:
-    box = Domain.box(((0.0, 1.0), (0.0, 1.0)), (16, 16), (True, True))
+    box = Grid((16, 16), (True, True), ((0.0, 1.0), (0.0, 1.0)))
     x, y = torch.meshgrid(*(torch.as_tensor(c) for c in box.coordinates), indexing="ij")
     for shift in (0.0, 0.01, 0.02, 1 / 32):
         u = torch.cos(2 * math.pi * (x - shift)) + torch.cos(2 * math.pi * (y - shift))

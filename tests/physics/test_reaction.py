@@ -23,9 +23,9 @@ from ups.physics.reaction import (
 )
 from ups.physics.solver import solve
 from ups.physics.stiff import Rodas4
-from ups.types import Domain
+from ups.types import Grid
 
-LINE = Domain.box(((0.0, 1.0),), (64,), (False,))
+LINE = Grid((64,), (False,), ((0.0, 1.0),))
 
 
 @pytest.mark.parametrize("scheme", ReacDiff1D.schemes)
@@ -145,7 +145,7 @@ def test_diffsorp1d_agrees_with_an_independent_solver(scheme: str, tolerance: fl
 
 
 def test_diffsorp1d_without_sorption_is_the_heat_equation() -> None:
-    domain = Domain.box(((0.0, 1.0),), (256,), (False,))
+    domain = Grid((256,), (False,), ((0.0, 1.0),))
     cells = Sorption(domain, faces=True, capacity=0.0)
     u0 = torch.full((1, 256, 1), 0.1, dtype=torch.float64)
     got = solve(Rodas4(cells.rate, cells.jacobian, 1e-8, 1e-9), u0, [0.0, 10.0])[0, 1, :, 0].numpy()
@@ -175,7 +175,7 @@ def test_diffsorp1d_front_is_positive_and_monotone_and_only_moves_forward(scheme
 
 def test_sorption_jacobian_is_the_derivative_of_the_rate() -> None:
     for faces in (True, False):
-        cells = Sorption(Domain.box(((0.0, 1.0),), (6,), (False,)), faces=faces)
+        cells = Sorption(Grid((6,), (False,), ((0.0, 1.0),)), faces=faces)
         u = torch.linspace(0.9, 0.1, 6, dtype=torch.float64).reshape(1, 6, 1)
         step = 1e-6 * torch.eye(6, dtype=torch.float64).unsqueeze(-1)
         dense = ((cells.rate(u + step) - cells.rate(u - step)) / 2e-6)[..., 0].T

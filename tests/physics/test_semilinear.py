@@ -14,7 +14,7 @@ from ups.physics.initial import random_waves
 from ups.physics.random import Draw
 from ups.physics.semilinear import Semilinear
 from ups.physics.solver import solve
-from ups.types import Domain, Field, Storage, TaskSpec
+from ups.types import Field, Grid, Storage, TaskSpec
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Decay(Semilinear):
         product = u.prod(-1)
         return torch.stack([product, torch.zeros_like(product)], dim=-1)
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         return random_waves(draw, domain, channels=2)
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 @pytest.mark.parametrize("cells", [6, 15])
 def test_each_channel_has_its_symbol_and_values_are_those_at_the_stored_points(ndim: int, cells: int) -> None:
-    domain = Domain.box(((0.0, 1.0),) * ndim, (cells,) * ndim, (True,) * ndim)
+    domain = Grid((cells,) * ndim, (True,) * ndim, ((0.0, 1.0),) * ndim)
     x = torch.as_tensor(domain.coordinates[0]).reshape(-1, *([1] * (ndim - 1))).expand(domain.shape)
     wave = torch.cos(2 * math.pi * x)
     # v is uniform, so u grows by e^{vt} while its wave decays; v keeps its value.
@@ -70,7 +70,7 @@ def test_each_channel_has_its_symbol_and_values_are_those_at_the_stored_points(n
 
 @pytest.mark.parametrize(("ndim", "cells"), [(1, 33), (2, 12), (3, 9)])
 def test_random_waves_are_one_state_on_every_grid_and_as_large_as_asked(ndim: int, cells: int) -> None:
-    coarse, fine = (Domain.box(((-1.0, 1.0),) * ndim, (n,) * ndim, (True,) * ndim) for n in (cells, 3 * cells))
+    coarse, fine = (Grid((n,) * ndim, (True,) * ndim, ((-1.0, 1.0),) * ndim) for n in (cells, 3 * cells))
     u, v = (random_waves(Draw(0, range(4)), domain, amplitude=0.7, channels=2) for domain in (coarse, fine))
     assert u.shape == (4, *coarse.shape, 2)
     torch.testing.assert_close(v[(slice(None), *[slice(1, None, 3)] * ndim)], u, rtol=0, atol=1e-12)

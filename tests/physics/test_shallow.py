@@ -19,11 +19,11 @@ from ups.physics.shallow import (
     wave_limit,
 )
 from ups.physics.solver import solve
-from ups.types import Domain, PhysicsError
+from ups.types import Grid, PhysicsError
 
 
 def square(n):
-    return Domain.box(((-2.5, 2.5),) * 2, (n, n), (False, False))
+    return Grid((n, n), (False, False), ((-2.5, 2.5),) * 2)
 
 
 def stoker(high, low, xi):
@@ -40,7 +40,7 @@ def stoker(high, low, xi):
 
 
 def dam_break_error(high, low, n, t):
-    domain = Domain.box(((-1.0, 1.0),), (n,), (False,))
+    domain = Grid((n,), (False,), ((-1.0, 1.0),))
     x = domain.coordinates[0]
     w = torch.as_tensor(np.stack([np.where(x < 0, high, low), 0 * x]))[None]
     solver = FiniteVolume(domain, flux_sum(domain, roe_shallow), wave_limit(domain.spacing), cfl=0.45)

@@ -8,9 +8,9 @@ from ups.physics import EQUATIONS
 from ups.physics.elliptic import Darcy2D, Poisson2D
 from ups.physics.random import Draw
 from ups.physics.steady import SteadySystem
-from ups.types import Domain, PhysicsError
+from ups.types import Grid, PhysicsError
 
-BOX = Domain.box(((0.0, 1.0), (0.0, 1.0)), (32, 32), (False, False))
+BOX = Grid((32, 32), (False, False), ((0.0, 1.0), (0.0, 1.0)))
 
 
 def system(samples: int = 3, beta: float = 2.0) -> tuple[SteadySystem, Tensor]:

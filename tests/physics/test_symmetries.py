@@ -7,23 +7,24 @@ from dataclasses import replace
 import pytest
 import torch
 
+from grids import boxed
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.elliptic import Darcy2D
 from ups.physics.random import Draw
 from ups.physics.solver import solve
 from ups.physics.symmetries import images, images_undone, turned, turns, turns_of
 from ups.tensors import Window
-from ups.types import Domain, Field
+from ups.types import Field, Grid
 
 DARCY, WAVE = TASKS["darcy2d"], TASKS["advection1d"]
 
 
 def window(batch: int, cells: int = 8) -> Window:
     """Media, and their true solutions."""
-    domain, draw = Domain.box(DARCY.bounds, (cells, cells), DARCY.periodic), Draw(0, range(batch))
+    domain, draw = Grid((cells, cells), DARCY.periodic, DARCY.bounds), Draw(0, range(batch))
     solution = Darcy2D().simulate(draw, domain, [0.0], "accurate")
     media, params = Darcy2D().inputs(draw, domain), torch.ones(batch, 1)
-    return Window(DARCY, 0 * solution, solution, media, params, torch.ones(batch), DARCY.periodic, (1.0, 1.0))
+    return Window(DARCY, 0 * solution, solution, media, params, torch.ones(batch), domain)
 
 
 def test_a_turned_sample_is_a_sample_again_and_all_eight_come_up() -> None:
@@ -31,7 +32,7 @@ def test_a_turned_sample_is_a_sample_again_and_all_eight_come_up() -> None:
     one = window(1, cells=16)
     many = Window.join([one] * 64)
     other = turned(many)
-    domain = Domain.box(DARCY.bounds, (16, 16), DARCY.periodic)
+    domain = Grid((16, 16), DARCY.periodic, DARCY.bounds)
     system = Darcy2D.steady_system({"beta": torch.ones(64)}, other.inputs, domain)
     assert float(system.residual(other.targets[:, 0]).max()) < 1e-9
     assert len({tuple(values.flatten().tolist()) for values in other.inputs}) == 8
@@ -45,9 +46,13 @@ def test_what_has_a_direction_is_not_turned_and_unlike_axes_are_not_exchanged() 
     foreign = replace(window(2), task=replace(DARCY, equation=""))
     assert turned(foreign) is foreign
     long = window(64)
-    assert turned(replace(long, box=(1.0, 2.0))).inputs.shape == long.inputs.shape
+    assert turned(boxed(long, 1.0, 2.0)).inputs.shape == long.inputs.shape
     wide = replace(
-        long, inputs=long.inputs[:, :, :4], targets=long.targets[:, :, :, :4], context=long.context[..., :4, :]
+        long,
+        grid=long.grid._replace(shape=(8, 4)),
+        inputs=long.inputs[:, :, :4],
+        targets=long.targets[:, :, :, :4],
+        context=long.context[..., :4, :],
     )
     assert turned(wide).targets.shape == wide.targets.shape
 
@@ -65,7 +70,7 @@ def test_all_images_are_there_and_can_be_undone() -> None:
     assert len(both) == 2 * 3
     assert torch.equal(both.inputs[3:], given.inputs.transpose(1, 2))
     assert all(torch.equal(image, given.targets) for image in images_undone(both.targets, given, "exchange"))
-    oblong = replace(given, box=(1.0, 2.0))
+    oblong = boxed(given, 1.0, 2.0)
     assert len(images(oblong)) == 4 * 3
     assert images(oblong, "exchange") is oblong
     assert turns(given, False) is None
@@ -73,7 +78,7 @@ def test_all_images_are_there_and_can_be_undone() -> None:
 
 def test_foreign_data_of_an_equation_turn_like_it_whatever_their_channels_are_called() -> None:
     task = replace(TASKS["burgers1d"], name="mine", fields=(Field.scalar("speed"),))
-    moves = turns_of(task, (4,), (1.0,), (True,))
+    moves = turns_of(task, Grid((4,), (True,)))
     assert moves is not None
     assert torch.equal(
         moves.there(torch.tensor([[[1.0], [2.0], [3.0], [4.0]]]), (True,), 1).flatten(), -torch.tensor([4.0, 3, 2, 1])
@@ -84,10 +89,10 @@ def test_foreign_data_of_an_equation_turn_like_it_whatever_their_channels_are_ca
 def test_the_future_of_an_image_is_the_image_of_the_future(name: str) -> None:
     """By the solver of every equation that says that it knows no direction."""
     equation, task = EQUATIONS[name](), TASKS[name]
-    domain = Domain.box(task.bounds, (16 if task.ndim < 3 else 6,) * task.ndim, task.periodic)
+    domain = Grid((16 if task.ndim < 3 else 6,) * task.ndim, task.periodic, task.bounds)
     start = equation.initial(Draw(0, range(1), dtype=torch.float64), domain)
     times = [0.0, min(0.02 * task.end, 0.2)]
-    moves = turns_of(task, domain.shape, domain.lengths, task.periodic)
+    moves = turns_of(task, domain)
     assert moves is not None
 
     def future(state: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from ups.physics.random import Draw
 from ups.physics.shocks import ResolvedBurgers
 from ups.physics.solver import initial_states, solve
 from ups.physics.transport import Advection1D, Burgers1D
-from ups.types import Domain
+from ups.types import Grid
 
 
 def relative(found: Tensor, truth: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def test_accurate_advection_is_the_initial_state_moved_by_beta_t() -> None:
     domain, draw = equation.domain(128), Draw(0, range(6))
     frames = equation.simulate(draw, domain, [0.0, 0.3, 1.1], "accurate")
     for i, t in enumerate((0.0, 0.3, 1.1)):
-        moved = Domain(((domain.coordinates[0] - 0.7 * t) % 1.0,), (True,), domain.bounds)
+        moved = Grid.along(((domain.coordinates[0] - 0.7 * t) % 1.0,), (True,), domain.bounds)
         assert torch.allclose(frames[:, i], equation.initial(draw, moved), atol=1e-12)
 
 

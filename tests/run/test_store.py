@@ -36,8 +36,8 @@ def test_a_file_stored_in_part_gives_the_windows_of_a_whole_one_reduced(
         windows = [sets.parts("train")[0].window([0, 3], [0, 0], 1, 1) for sets in (whole, part)]
         for name in ("context", "targets", "inputs", "params", "dt"):
             assert torch.equal(getattr(windows[0], name), getattr(windows[1], name)), name
-        assert windows[0].periodic == windows[1].periodic
-        assert windows[0].box == pytest.approx(windows[1].box, rel=1e-5)
+        assert windows[0].grid.periodic == windows[1].grid.periodic
+        assert windows[0].grid.lengths == pytest.approx(windows[1].grid.lengths, rel=1e-5)
         sizes = [sets.first.source.path.stat().st_size for sets in (whole, part)]
         assert sizes[1] < sizes[0]
         (outline,) = outlines({"it": DataConfig.model_validate({**data, "store": kept})})

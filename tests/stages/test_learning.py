@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from grids import wrapping
 from ups.eval.nrmse import nrmse
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.tensors import Window
-from ups.types import ConfigError, Field, Param, Storage, TaskSpec
+from ups.types import ConfigError, Field, Grid, Param, Storage, TaskSpec
 
 CELLS = 32
 X = (torch.arange(CELLS) + 0.5) / CELLS
@@ -49,15 +50,18 @@ def ring(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.complex(*torch.randn(2, batch, 3, generator=generator)), k
 
 
-def window(spec: TaskSpec, context: Tensor, targets: Tensor, **known: Tensor | tuple[bool]) -> Window:
+def window(
+    spec: TaskSpec, context: Tensor, targets: Tensor, periodic: tuple[bool] | None = None, **known: Tensor
+) -> Window:
     batch = len(context)
     facts = {"inputs": torch.zeros(batch, CELLS, 0), "params": torch.zeros(batch, 0), "dt": torch.ones(batch)}
+    grid = Grid((CELLS,), spec.periodic if periodic is None else periodic, spec.bounds)
     return Window(
         task=spec,
         context=context.reshape(batch, 1, CELLS, 1),
         targets=targets.reshape(batch, -1, CELLS, 1),
-        **{"periodic": spec.periodic, **facts, **known},  # type: ignore[arg-type]
-        box=(1.0,),
+        grid=grid,
+        **{**facts, **known},
     )
 
 
@@ -193,8 +197,8 @@ WRONG: dict[str, tuple[str, Callable[[Window], Window]]] = {
     "dt of forced": ("forced", partial(shuffled, what="dt")),
     "force": ("forced", partial(shuffled, what="inputs")),
     "conductivity": ("rod", partial(shuffled, what="inputs")),
-    "walls taken for a ring": ("walls", partial(dataclasses.replace, periodic=(True,))),
-    "a ring taken for walls": ("ring", partial(dataclasses.replace, periodic=(False,))),
+    "walls taken for a ring": ("walls", lambda given: wrapping(given, True)),
+    "a ring taken for walls": ("ring", lambda given: wrapping(given, False)),
     "drift taken for spread": ("drift", partial(dataclasses.replace, task=SPREAD)),
     "spread taken for drift": ("ring", partial(dataclasses.replace, task=DRIFT)),
 }

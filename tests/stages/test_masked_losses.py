@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from grids import grid_of
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.stages import CodecStage, OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
@@ -52,8 +53,7 @@ def window(targets: int = 2) -> Window:
         inputs=mask,
         params=torch.zeros(3, 0),
         dt=torch.full((3,), 0.1),
-        periodic=TASK.periodic,
-        box=(1.0, 1.0),
+        grid=grid_of(mask, TASK.periodic, (1.0, 1.0)),
     )
 
 
@@ -80,7 +80,7 @@ def test_the_codec_is_asked_for_nothing_that_is_masked() -> None:
     mask = sample.mask
     assert mask is not None
     frame = sample.targets[:, 0]
-    back = stage.module.decode(stage.module.encode(frame, TASK, TASK.periodic), TASK)
+    back = stage.module.decode(stage.module.encode(frame, TASK, grid_of(frame, TASK.periodic)), TASK)
     want = torch.stack([(b - f)[m].square().mean() for b, f, m in zip(back, frame, mask, strict=True)]).mean()
     assert float(stage.loss(sample)["reconstruction"]) == pytest.approx(float(want), rel=1e-5)
 

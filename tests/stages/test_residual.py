@@ -85,7 +85,7 @@ def test_it_learns_from_the_steps_that_it_will_correct() -> None:
         ((z, *_),) = ResidualStage(sim)._steps(given)
         sim.idle = frozenset({"residual"})
         with torch.no_grad():
-            seen[shifts] = sim.codec.decode(LatentState(z, given.periodic), given.task)
+            seen[shifts] = sim.codec.decode(LatentState(z, given.grid), given.task)
             assert torch.allclose(seen[shifts], sim.simulate(given, 1)[:, 0], atol=1e-5)
     assert not torch.allclose(seen[1], seen[4], atol=1e-3)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from grids import boxed, grid_of
 from ups.config import load
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
@@ -19,7 +20,7 @@ from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.stages.stage import encoded
 from ups.stages.terms import raised, square
 from ups.tensors import Window
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, Grid, TaskSpec
 
 TERMS = ["increment", "latent"]
 
@@ -53,8 +54,7 @@ def window(task: TaskSpec, cells: int = 16, targets: int = 2, batch: int = 3) ->
         inputs=torch.rand((batch, *shape, given), generator=generator),
         params=torch.ones((batch, count)),
         dt=torch.full((batch,), task.dt or 1.0),
-        periodic=task.periodic,
-        box=tuple(hi - lo for lo, hi in task.bounds),
+        grid=Grid(shape, task.periodic, task.bounds),
     )
 
 
@@ -325,10 +325,10 @@ def test_tokens_of_what_was_decoded_come_to_those_it_was_decoded_from_and_not_th
     stage = CodecStage(simulator(task), CodecStageConfig(loss=CodecLoss(reconstruction=0.0, tokens=1.0)))
     sample = window(task)
     found = gradient(stage, sample)
-    state = stage.module.encode(sample.state, task, task.periodic)
+    state = stage.module.encode(sample.state, task, grid_of(sample.state, task.periodic))
     back = stage.module.decode(state, task, (16,))
     wanted = state.z.detach()
-    again = stage.module.encode(back, task, task.periodic).z
+    again = stage.module.encode(back, task, grid_of(back, task.periodic)).z
     stage.module.zero_grad()
     (square(again - wanted) / (square(wanted) + FAINT)).mean().backward()
     by_hand = torch.cat([p.grad.flatten() for p in stage.module.parameters() if p.grad is not None])
@@ -414,7 +414,7 @@ def test_the_codec_of_a_steady_task_is_trained_on_its_solutions() -> None:
 @pytest.mark.parametrize("name", ["burgers1d", "darcy2d", "nsincom2d"])
 def test_a_loss_decides_nothing_by_the_value_of_a_tensor(name: str) -> None:
     task = TASKS[name]
-    sim, sample = simulator(task, 8), dataclasses.replace(window(task, 8), box=(2.0,) * task.ndim)
+    sim, sample = simulator(task, 8), boxed(window(task, 8), *(2.0,) * task.ndim)
     stages = [OperatorStage(sim, OperatorStageConfig(loss=OperatorLoss(noise=0.1))), CodecStage(sim)]
     stages[0].fit(sample)
     with FakeTensorMode(allow_non_fake_inputs=True) as fakes:  # numbers that nobody can read
@@ -428,7 +428,7 @@ def test_a_loss_decides_nothing_by_the_value_of_a_tensor(name: str) -> None:
 @pytest.mark.parametrize("name", ["burgers1d", "darcy2d", "nsincom2d", "cfd3d"])
 def test_a_cuda_graph_of_the_loss_and_its_gradient_gives_what_the_loss_gives(name: str) -> None:
     task = TASKS[name]
-    sim, sample = simulator(task, 8).cuda(), dataclasses.replace(window(task, 8).to("cuda"), box=(2.0,) * task.ndim)
+    sim, sample = simulator(task, 8).cuda(), boxed(window(task, 8).to("cuda"), *(2.0,) * task.ndim)
     stage = OperatorStage(sim, OperatorStageConfig())
     stage.fit(sample)
 

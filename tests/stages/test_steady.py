@@ -29,7 +29,7 @@ from ups.run.config import run_config
 from ups.run.run import run_alone
 from ups.stages.steady import SteadyStage
 from ups.tensors import Condition, Window
-from ups.types import ConfigError, Domain
+from ups.types import ConfigError, Grid
 
 KINDS = {**CORE, "residual": ResidualFlow, "steady": SteadyFlow}
 DARCY, WAVE = TASKS["darcy2d"], TASKS["advection1d"]
@@ -50,7 +50,7 @@ def simulator(parts: tuple[str, ...] = ("codec", "operator", "steady")) -> Simul
 @functools.cache
 def window(batch: int, cells: int = 8) -> Window:
     """Media, and their true solutions."""
-    domain, draw = Domain.box(DARCY.bounds, (cells, cells), DARCY.periodic), Draw(0, range(batch))
+    domain, draw = Grid((cells, cells), DARCY.periodic, DARCY.bounds), Draw(0, range(batch))
     solution = Darcy2D().simulate(draw, domain, [0.0], "accurate").float()
     return Window(
         task=DARCY,
@@ -59,8 +59,7 @@ def window(batch: int, cells: int = 8) -> Window:
         inputs=Darcy2D().inputs(draw, domain).float(),
         params=torch.ones(batch, 1),
         dt=torch.ones(batch),
-        periodic=DARCY.periodic,
-        box=(1.0, 1.0),
+        grid=domain,
         ids=tuple(str(i) for i in range(batch)),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from grids import grid_of
 from ups.engine.loop import Trainer
 from ups.engine.optim import Ema
 from ups.engine.ranks.dist import Dist
@@ -39,7 +40,8 @@ def simulator() -> Simulator:
 def window(seed: int, samples: int = 4, frames: int = 6) -> Window:
     values = torch.randn(samples, 1 + frames, 32, 1, generator=torch.Generator().manual_seed(seed)).cumsum(2) / 8
     nu, dt = torch.full((samples, 1), 0.01), torch.full((samples,), 0.05)
-    return Window(TASK, values[:, :1], values[:, 1:], torch.zeros(samples, 32, 0), nu, dt, (True,), (1.0,))
+    inputs = torch.zeros(samples, 32, 0)
+    return Window(TASK, values[:, :1], values[:, 1:], inputs, nu, dt, grid_of(inputs, (True,), (1.0,)))
 
 
 def stage(device: str = "cpu") -> OperatorStage:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ups.data.source import Remarks, is_uniform
 from ups.definition import TIME
-from ups.types import Array, DataError, Domain
+from ups.types import Array, DataError, Grid
 
 Box = tuple[float, float]
 # What there is to say of a mesh, of points and of particles.
@@ -118,7 +118,7 @@ def grid(
     given: Mapping[str, Box],
     remarks: Remarks,
     where: Path,
-) -> tuple[Domain, frozenset[str]]:
+) -> tuple[Grid, frozenset[str]]:
     """The domain of an array, and the axes that are stored from high to low. Boundaries are not known to wrap."""
     boxes = box_without_coordinates(names, shape, given)
     axes, bounds, flipped = [], [], set[str]()
@@ -135,7 +135,7 @@ def grid(
                 remarks.notes.append(f"no coordinates of {name} are stored; it is taken to go from 0 to {box[1]:.6g}")
         axes.append(axis)
         bounds.append(box)
-    return Domain(tuple(axes), (False,) * len(names), tuple(bounds)), frozenset(flipped)
+    return Grid.along(tuple(axes), (False,) * len(names), tuple(bounds)), frozenset(flipped)
 
 
 def spacing(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ups.data.source import Source, View
-from ups.types import Array, Domain, Field, TaskSpec
+from ups.types import Array, Field, Grid, TaskSpec
 
 Order = tuple[int, ...]  # for each axis in turn, at which place it stood
 
@@ -62,7 +62,7 @@ class Turned(View):
     def _inputs(self, index: int) -> Array:
         return self._moved(super()._inputs(index), 0, self._given)
 
-    def seen_as(self, domain: Domain) -> Domain:
+    def seen_as(self, domain: Grid) -> Grid:
         return _domain(domain, self._order)
 
     def _moved(self, values: Array, before: int, channels: Sequence[int]) -> Array:
@@ -82,8 +82,8 @@ def _in_order(field: Field, order: Order, known: Mapping[frozenset[str], Field])
     return dataclasses.replace(field, channels=tuple(field.channels[at] for at in places.ravel()))
 
 
-def _domain(domain: Domain, order: Order) -> Domain:
-    return Domain(
+def _domain(domain: Grid, order: Order) -> Grid:
+    return Grid.along(
         tuple(domain.coordinates[at] for at in order),
         tuple(domain.periodic[at] for at in order),
         tuple(domain.bounds[at] for at in order),

@@ -24,9 +24,9 @@ from ups.files import sha256, stamp, sum_of
 from ups.later import Tensor, torch
 from ups.parsing import read_record
 from ups.tensors import Window
-from ups.types import Array, DataError, TaskSpec, counted
+from ups.types import Array, DataError, Grid, TaskSpec, counted
 
-FORMAT, VERSION = "ups-latents", 2
+FORMAT, VERSION = "ups-latents", 3
 MANIFEST = "manifest.json"
 REMEDY = "build it again (`ups cache build --rebuild`, or cache.rebuild: true)"
 SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -111,9 +111,10 @@ def _check_plan(folder: Path, manifest: Mapping[str, Any]) -> None:
     times = _numbers(manifest, "times", None)
     if not all(type(n) is int and 0 < n <= len(times) for n in manifest["lengths"]):
         raise ValueError("its samples are of no possible length")
-    for name, length in (("lengths", samples), ("dt", samples), ("box", len(manifest["shape"]))):
+    for name, length in (("lengths", samples), ("dt", samples)):
         _numbers(manifest, name, length)
-    if "corner" in manifest:
+    _numbers(manifest, "bounds", len(manifest["shape"]), 2)
+    if manifest["corner"]:
         _numbers(manifest, "corner", len(manifest["shape"]))
     if manifest["steps"] is not None:
         _numbers(manifest, "steps", samples, len(times) - 1)
@@ -219,8 +220,8 @@ class Latents:
         )
         self.times, self.lengths = self.clock.times, self.clock.lengths
         self.shape: tuple[int, ...] = tuple(manifest["shape"])
-        self.periodic, self.box = tuple(manifest["periodic"]), tuple(manifest["box"])
-        self.corner = tuple(manifest.get("corner", ()))  # which caches of before do not have
+        bounds = tuple((float(low), float(high)) for low, high in manifest["bounds"])
+        self.grid = Grid(self.shape, tuple(manifest["periodic"]), bounds, tuple(manifest["corner"]))
         self.truth = truth or NoFrames(self.shape)
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
         self._seals = dict(seals or {})
@@ -326,9 +327,7 @@ class Latents:
             inputs=torch.from_numpy(stored["inputs"]),
             params=torch.from_numpy(stored["params"]),
             dt=self.clock.step(samples, first, context, targets),
-            periodic=self.periodic,
-            box=self.box,
+            grid=self.grid,
             ids=tuple(name.tobytes().rstrip(b"\0").decode() for name in stored["ids"]),
             tokens=tokens,
-            corner=self.corner,
         )

@@ -224,7 +224,7 @@ class Builder:
             shutil.rmtree(old, ignore_errors=True)
 
     def _manifest(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        part, domain, clock = self.part, self.part.domain, self.part.clock
+        part, clock = self.part, self.part.clock
         square, error = (math.fsum(entry[name] for entry in entries) for name in ("square", "error"))
         shards = [{name: e[name] for name in ("file", "first", "samples", "bytes", "sha256")} for e in entries]
         manifest: dict[str, Any] = {
@@ -248,9 +248,9 @@ class Builder:
             "dt": clock.dt.tolist(),
             "steps": None if clock.steps is None else clock.steps.tolist(),
             "shape": list(part.shape),
-            "periodic": list(domain.periodic),
-            "box": list(domain.lengths),
-            "corner": list(part.corner),
+            "periodic": list(part.grid.periodic),
+            "bounds": list(part.grid.bounds),
+            "corner": list(part.grid.corner),
             "shards": shards,
         }
         return {**manifest, "sum": sum_of(manifest)}

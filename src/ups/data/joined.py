@@ -14,7 +14,7 @@ from ups.data.axis_order import in_order, turned
 from ups.data.source import AS_PARAMETER, UNUSED, Source, SourceFacts, View
 from ups.data.splits import parts_of
 from ups.data.units import units_of_all
-from ups.types import Array, ConfigError, DataError, Domain, Param, Params, TaskSpec, Trajectory, counted, few
+from ups.types import Array, ConfigError, DataError, Grid, Param, Params, TaskSpec, Trajectory, counted, few
 
 # Names of numbers that tell runs apart, and are no parameters of what is simulated.
 LABELS = re.compile(
@@ -147,7 +147,7 @@ class Joined(Source):
         super().__init__(path, facts)
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
         self.channels_apart = all(part.channels_apart for part in parts)
-        self._domains: dict[object, Domain] = {}
+        self._domains: dict[object, Grid] = {}
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 
     def _locate(self, index: int) -> tuple[Source, int]:
@@ -196,7 +196,7 @@ class Joined(Source):
         part, at = self._locate(index)
         return part.times_of(at)
 
-    def domain_of(self, index: int) -> Domain:
+    def domain_of(self, index: int) -> Grid:
         part, at = self._locate(index)
         domain = part.domain_of(at)
         key = (domain.bounds, domain.periodic, *(axis.tobytes() for axis in domain.coordinates))

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from ups.later import h5py
-from ups.types import Array, Domain, Params, TaskSpec
+from ups.types import Array, Grid, Params, TaskSpec
 
 AXES = ("x", "y", "z")
 # The root group, of a single-array file, of parameters that differ from sample to sample: a data set `(N,)` each.
@@ -52,7 +52,7 @@ class FileSpec:
 
     task: TaskSpec
     params: Params
-    domain: Domain
+    domain: Grid
     times: Array
     samples: int
     identity: Mapping[str, Any]

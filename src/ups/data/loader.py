@@ -44,7 +44,7 @@ class _Numbered(Dataset[Packed]):
         tensors = {name: getattr(window, name) for name in TENSORS}
         arrays = {name: value.numpy() for name, value in tensors.items() if value is not None}
         drawn = {"which": which, "chosen": chosen}
-        plain = {name: getattr(window, name) for name in ("ids", "periodic", "box", "corner")}
+        plain = {name: getattr(window, name) for name in ("ids", "grid")}
         return {**arrays, **drawn, **plain}
 
 

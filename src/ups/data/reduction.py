@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ups.types import DataError, Domain, counted
+from ups.types import DataError, Grid, counted
 
 
 @dataclass(frozen=True)
@@ -27,29 +27,29 @@ class Reduction:
     def frames(self) -> slice:
         return slice(self.start, None, self.time)
 
-    def cells(self, domain: Domain, where: str) -> tuple[int, ...]:
+    def cells(self, domain: Grid, where: str) -> tuple[int, ...]:
         """The grid that is left of a domain; DataError, beginning with `where`, if the cells cannot be divided so."""
         for axis, n in enumerate(domain.shape):
             if n % self.space:
                 raise DataError(f"{where}: axis {axis} has {counted(n, 'cell')}, which {self.space} does not divide.")
         return tuple(n // self.space for n in domain.shape)
 
-    def corner(self, domain: Domain, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
-        """Where the cells that are left of a domain begin, in boxes from the lower ends of `bounds`, as `Domain.corner`
+    def corner(self, domain: Grid, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
+        """Where the cells that are left of a domain begin, in boxes from the lower ends of `bounds`, as `Grid.corner`
         says. In another box than that, where they begin there; nothing where it is whole."""
-        picked, own = self.domain(domain).corner(domain.bounds), domain.corner(bounds)
+        picked, own = self.domain(domain).corner_in(domain.bounds), domain.corner_in(bounds)
         if own:
             return tuple(round(a + b, 9) for a, b in zip(picked, own, strict=True))
         return picked if any(picked) else ()
 
-    def domain(self, domain: Domain) -> Domain:
+    def domain(self, domain: Grid) -> Grid:
         """The cells that are left of a domain, each as wide as those it stands for."""
         if self.space == 1:
             return domain
         coordinates = tuple(axis[:: self.space] for axis in domain.coordinates)
         shift = [(self.space - 1) / 2 * width for width in domain.spacing]
         bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(domain.bounds, shift, strict=True))
-        return Domain(coordinates, domain.periodic, bounds)
+        return Grid.along(coordinates, domain.periodic, bounds)
 
 
 def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:

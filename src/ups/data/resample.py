@@ -9,7 +9,7 @@ import numpy as np
 
 from ups.data.axes import bounds_of, uneven_axes
 from ups.data.source import Source, View, is_uniform
-from ups.types import Array, DataError, Domain
+from ups.types import Array, DataError, Grid
 
 # Samples on which the error of interpolation is measured.
 MEASURED = 8
@@ -31,12 +31,12 @@ class Resampled(View):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plans": {}}
 
-    def _plan(self, domain: Domain) -> ResamplePlan:
+    def _plan(self, domain: Grid) -> ResamplePlan:
         if id(domain) not in self._plans:
             self._plans[id(domain)] = ResamplePlan(domain)
         return self._plans[id(domain)]
 
-    def domain_of(self, index: int) -> Domain:
+    def domain_of(self, index: int) -> Grid:
         return self._plan(self.source.domain_of(index)).domain
 
     def _values(self, index: int, frames: slice) -> Array:
@@ -64,7 +64,7 @@ class Resampled(View):
 class ResamplePlan:
     """What to do with arrays on one domain: a matrix per uneven axis, there and back."""
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Grid) -> None:
         from scipy.interpolate import make_interp_spline
 
         self.original = domain  # keeps the domain, and with it its id, alive
@@ -77,7 +77,7 @@ class ResamplePlan:
             there, back = (make_interp_spline(a, np.eye(len(x)), degree)(b) for a, b in ((x, even), (even, x)))
             self._matrices[i] = (there, back)
             axes[i], bounds[i] = even, bounds_of(even)
-        self.domain = Domain(tuple(axes), domain.periodic, tuple(bounds)) if self._matrices else domain
+        self.domain = Grid.along(tuple(axes), domain.periodic, tuple(bounds)) if self._matrices else domain
 
     def forth(self, values: Array) -> Array:
         """`(T, *S, C)` on the uniform grid."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from ups.definition import Definition
 from ups.tensors import numeric_params
-from ups.types import Array, ConfigError, DataError, Domain, Params, TaskSpec, Trajectory, few
+from ups.types import Array, ConfigError, DataError, Grid, Params, TaskSpec, Trajectory, few
 
 UNFINISHED = ".part"
 # Packed numbers may take so many times as many bytes as their file has, beyond an amount that harms nobody: real
@@ -35,7 +35,7 @@ class SourceFacts:
 
     task: TaskSpec
     params: Params
-    domain: Domain
+    domain: Grid
     times: Array
     ids: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class Source(AbstractContextManager["Source"], ABC):
         """Frames of each sample."""
         return tuple(len(self.times_of(i)) for i in range(len(self)))
 
-    def domain_of(self, index: int) -> Domain:  # noqa: ARG002
+    def domain_of(self, index: int) -> Grid:  # noqa: ARG002
         """The grid of one sample; the same object for samples that share one."""
         return self.domain
 
@@ -199,7 +199,7 @@ class View(Source):
         super().__init__(source.path, SourceFacts(**{**facts, **changes}))
         self.source, self.nan_is_mask = source, source.nan_is_mask
         self.channels_apart = source.channels_apart
-        self._seen: dict[int, tuple[Domain, Domain]] = {}  # domains as this view sees them, each with what it is of
+        self._seen: dict[int, tuple[Grid, Grid]] = {}  # domains as this view sees them, each with what it is of
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_seen": {}}  # in another process other domains have these ids
@@ -236,7 +236,7 @@ class View(Source):
     def times_of(self, index: int) -> Array:
         return self.source.times_of(index)
 
-    def domain_of(self, index: int) -> Domain:
+    def domain_of(self, index: int) -> Grid:
         domain = self.source.domain_of(index)
         if id(domain) not in self._seen:
             own = self.seen_as(domain)
@@ -245,7 +245,7 @@ class View(Source):
             self._seen[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
         return self._seen[id(domain)][1]
 
-    def seen_as(self, domain: Domain) -> Domain:
+    def seen_as(self, domain: Grid) -> Grid:
         """A domain of the other source as this view has it."""
         return domain
 

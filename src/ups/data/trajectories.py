@@ -18,7 +18,7 @@ from ups.data.source import Source
 from ups.later import Tensor, torch
 from ups.masks import fill, fill_given
 from ups.tensors import Window, mask_of, numeric_params
-from ups.types import Array, DataError, Domain, TaskSpec
+from ups.types import Array, DataError, Grid, TaskSpec
 
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
@@ -80,7 +80,8 @@ class Trajectories:
         if len(grids) > 1:
             raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
         self.shape = reduction.cells(self.domain, str(source.path))
-        self.corner = reduction.corner(self.domain, source.task.bounds)
+        corner = reduction.corner(self.domain, source.task.bounds)
+        self.grid = Grid(self.shape, self.domain.periodic, self.domain.bounds, corner)
         times = _reduced([source.times_of(row) for row in self.rows], reduction)
         if not all(map(len, times)):
             raise DataError(f"{source.path}: a sample has no frame {reduction.start} to begin at; lower reduce.start.")
@@ -237,10 +238,8 @@ class Trajectories:
             inputs=self.inputs[rows],
             params=self.params[rows],
             dt=self.clock.step(samples, first, context, targets).to(rows.device),
-            periodic=self.domain.periodic,
-            box=self.domain.lengths,
+            grid=self.grid,
             ids=tuple(self.ids[s] for s in samples),
-            corner=self.corner,
         )
 
     def sound(self) -> Trajectories:
@@ -295,7 +294,7 @@ def alike(source: Source, ids: Sequence[str], reduction: Reduction) -> list[Traj
     """Samples of a source as trajectories that share a grid, a box and a boundary, most cells first."""
     place = {name: i for i, name in enumerate(source.ids)}
     groups: dict[tuple[Any, ...], list[str]] = {}
-    members: dict[int, tuple[Domain, list[str]]] = {}  # by domain, which is kept so that no other takes its id
+    members: dict[int, tuple[Grid, list[str]]] = {}  # by domain, which is kept so that no other takes its id
     for name in ids:
         domain = source.domain_of(place[name])
         if id(domain) not in members:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ups.data.source import Source, View
 from ups.data.splits import PARTS
-from ups.types import Array, Domain, Params, TaskSpec
+from ups.types import Array, Grid, Params, TaskSpec
 
 
 class CutInTime(View):
@@ -50,7 +50,7 @@ class CutInTime(View):
     def params_of(self, index: int) -> Params:
         return self.source.params_of(self._span(index)[0])
 
-    def domain_of(self, index: int) -> Domain:
+    def domain_of(self, index: int) -> Grid:
         return self.source.domain_of(self._span(index)[0])
 
     def _values(self, index: int, frames: slice) -> Array:
@@ -105,7 +105,7 @@ class Mirrored(View):
     def params_of(self, index: int) -> Params:
         return self.source.params_of(self._place(index)[0])
 
-    def domain_of(self, index: int) -> Domain:
+    def domain_of(self, index: int) -> Grid:
         return self.source.domain_of(self._place(index)[0])
 
     def beside(self, index: int) -> range:
@@ -147,12 +147,12 @@ class Defined(View):
         self._task = task
         super().__init__(source, task=task, params={**source.params, **params}, domain=self.seen_as(source.domain))
 
-    def seen_as(self, domain: Domain) -> Domain:
+    def seen_as(self, domain: Grid) -> Grid:
         if not self._bounded and not self._walls:
             return domain
         task, ends = self._task, zip(self._task.axes, self._task.bounds, domain.bounds, strict=False)
         bounds = tuple(stated if axis in self._bounded else stored for axis, stated, stored in ends)
-        return Domain(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
+        return Grid.along(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
 
     def params_of(self, index: int) -> Params:
         return {**self.source.params_of(index), **self._assumed}

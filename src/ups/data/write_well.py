@@ -21,7 +21,7 @@ from ups.data.well_statistics import Moments, stats_text
 from ups.definition import definition_of
 from ups.files import check_file_size, no_room, sync
 from ups.later import h5py
-from ups.types import Array, DataError, Domain, Field, Params, TaskSpec
+from ups.types import Array, DataError, Field, Grid, Params, TaskSpec
 from ups.version import __version__
 
 FILE_BYTES = 2**30
@@ -177,7 +177,7 @@ def _write(source: Source, path: Path, name: str, file: WellFile, moments: dict[
             yield row
 
 
-def _pieces(source: Source, row: int, domain: Domain) -> Iterator[tuple[int, Array]]:
+def _pieces(source: Source, row: int, domain: Grid) -> Iterator[tuple[int, Array]]:
     """The frames of a sample in pieces of at most 64 MiB, with the number of the first."""
     frame = 8 * int(np.prod(domain.shape)) * len(source.task.channels)
     step = max(1, BLOCK_BYTES // frame)
@@ -210,7 +210,7 @@ def _data_sets(
     return result
 
 
-def _head(out: Any, name: str, spec: TaskSpec, domain: Domain, params: Sequence[Params]) -> None:
+def _head(out: Any, name: str, spec: TaskSpec, domain: Grid, params: Sequence[Params]) -> None:
     """Root attributes, parameters and boundaries."""
     axes = spec.axes[: domain.ndim]
     definition = definition_of(dataclasses.replace(spec, name=name, bounds=domain.bounds, periodic=domain.periodic))
@@ -234,7 +234,7 @@ def _head(out: Any, name: str, spec: TaskSpec, domain: Domain, params: Sequence[
             group.attrs.update({"bc_type": "PERIODIC", "sample_varying": False, "time_varying": False})
 
 
-def _dimensions(out: Any, axes: Sequence[str], domain: Domain, times: Sequence[Array]) -> None:
+def _dimensions(out: Any, axes: Sequence[str], domain: Grid, times: Sequence[Array]) -> None:
     group = out.create_group("dimensions")
     group.attrs["spatial_dims"] = _words(axes)
     same = all(np.array_equal(t, times[0]) for t in times)

@@ -62,7 +62,7 @@ class BatchParts:
             times = dt[i] * np.arange(1, predicted.shape[1] + 1) if dt.ndim == 1 else dt[i].cumsum()
             name = window.ids[i] if window.ids else str(i)
             truth, own = _numpy(window.targets[i]), None if mask is None else mask[i]
-            self.examples.append(Example(name, truth, _numpy(predicted[i]), times, window.box, own))
+            self.examples.append(Example(name, truth, _numpy(predicted[i]), times, window.grid.lengths, own))
         self.dt.append(dt)
         self.params.append(_numpy(window.params))
         self.ids += window.ids

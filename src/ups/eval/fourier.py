@@ -169,7 +169,9 @@ class NeuralOpBaseline(nn.Module):
             if window.mask is not None:
                 predicted = torch.where(window.mask[:, None, ..., None], predicted, truth)
             pair = [((frames - self.shift) / self.scale).flatten(0, 1).movedim(-1, 1) for frames in (predicted, truth)]
-            periodic = dict(zip(("periodic_in_x", "periodic_in_y", "periodic_in_z"), window.periodic, strict=False))
+            periodic = dict(
+                zip(("periodic_in_x", "periodic_in_y", "periodic_in_z"), window.grid.periodic, strict=False)
+            )
             norm = library("losses").H1Loss(d=self.task.ndim, reduction="mean", **periodic)
             return {"h1": norm(*pair)}
 

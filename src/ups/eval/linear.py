@@ -81,7 +81,7 @@ class LinearBaseline(nn.Module):
     def _drawn(self, window: Window, rng: torch.Generator) -> Tensor:
         """Features and rates of change of cells that are drawn and count, `(rows, features + C)`."""
         frames = torch.cat([window.context[:, -self.context :], window.targets], 1).flatten(2, -2)
-        near = neighbours(tuple(window.targets.shape[2:-1]), window.periodic)
+        near = neighbours(tuple(window.targets.shape[2:-1]), window.grid.periodic)
         samples, steps, cells = len(frames), window.targets.shape[1], len(near)
         rows = min(ROWS, steps * cells) * samples
         b, t, x = (torch.randint(n, (rows,), generator=rng) for n in (samples, steps, cells))
@@ -97,7 +97,7 @@ class LinearBaseline(nn.Module):
     def predict(self, window: Window, steps: int) -> Tensor:
         """Autoregressive rollout, `(B, steps, *S, C)`."""
         shape, weight = window.context.shape[2:], self.weight.to(window.context.device)
-        near = neighbours(tuple(shape[:-1]), window.periodic).to(weight.device)
+        near = neighbours(tuple(shape[:-1]), window.grid.periodic).to(weight.device)
         frames = [*window.context[:, -self.context :].flatten(2, -2).double().unbind(1)]
         of_frames = weight[: len(weight) - 1 - len(self.task.given)].reshape(self.context, near.shape[1], shape[-1], -1)
         still = window.inputs.flatten(1, -2).double() @ weight[of_frames.shape[:3].numel() : -1] + weight[-1]

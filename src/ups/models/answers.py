@@ -232,7 +232,9 @@ class Answers(nn.Module):
         values that are not finite warn, but for frames that are left out for being `over (B, steps)` a threshold."""
         if ensemble is not None:
             self._check_ensemble(ensemble, seed, window.task)
-        places = None if points is None else places_of(points, window.task, window.periodic).to(window.context.device)
+        places = (
+            None if points is None else places_of(points, window.task, window.grid.periodic).to(window.context.device)
+        )
         training = self.training
         self.eval()
         try:
@@ -247,8 +249,8 @@ class Answers(nn.Module):
             self.train(training)
         cells = window.mask
         if cells is not None and places is not None:
-            begins = self.codec.beginning(window.task, tuple(cells.shape[1:]), window.corner)
-            cells = cells_at(cells, seen_from(begins, places), window.periodic)
+            begins = self.codec.beginning(window.task, window.grid)
+            cells = cells_at(cells, seen_from(begins, places), window.grid.periodic)
         left = self.departures(window, answer, cells)
         warned = [one for one in left if over is None or not bool(over[one.sample, one.step - 1])]
         warn_departed(warned, len(window), window.task)
@@ -272,7 +274,7 @@ class Answers(nn.Module):
     def _check_memory(self, window: Window, steps: int, points: Any, ensemble: int | None) -> None:
         """ConfigError unless the frames fit into memory, where they are made and where they are given back."""
         cells = window.context[0, 0, ..., 0].numel()
-        cells = cells if points is None else len(places_of(points, window.task, window.periodic))
+        cells = cells if points is None else len(places_of(points, window.task, window.grid.periodic))
         ask = partial(check_memory, window.task.name, int(steps), len(window), cells * len(window.task.channels))
         # A rollout is there twice where some of it is left out, and an ensemble as often as it takes to stretch it.
         ask(self.dt.device, 2 if ensemble is None else 4 * ensemble)

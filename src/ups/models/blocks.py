@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.grids import Space
 from ups.models.kernels.gpu_block_ops import heads_of, window_attention, window_fits
 from ups.models.kernels.gpu_ops import usable
 from ups.models.layers import (
@@ -31,7 +30,7 @@ from ups.models.layers import (
     widened,
 )
 from ups.tensors import table
-from ups.types import Array
+from ups.types import Array, Grid
 
 Norm = Literal["token", "field"]
 
@@ -54,7 +53,7 @@ def _rotations(
     shape: tuple[int, ...], periodic: tuple[bool, ...], pairs: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """cos and sin `(tokens, pairs)` by which queries and keys turn: whole turns per box on periodic axes."""
-    space = Space(shape, periodic)
+    space = Grid(shape, periodic)
     count = -(-pairs // space.ndim)
     angles = np.zeros((*space.shape, pairs))
     for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True)):
@@ -87,9 +86,9 @@ class GlobalAttention(nn.Module):
         self.heads = shape.heads
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
 
-    def forward(self, x: Tensor, space: Space) -> Tensor:
+    def forward(self, x: Tensor, space: Grid) -> Tensor:
         qkv = self.qkv(x.flatten(1, -2))
-        turn = _rotations(*space, qkv.shape[-1] // (6 * self.heads), x.device)
+        turn = _rotations(space.shape, space.periodic, qkv.shape[-1] // (6 * self.heads), x.device)
         if usable(qkv):
             q, k, v = heads_of(qkv, self.heads, turn, EPS)
         else:
@@ -99,7 +98,7 @@ class GlobalAttention(nn.Module):
         return out.transpose(1, 2).flatten(2).reshape(x.shape)
 
 
-def window_of(space: Space, limit: int) -> tuple[int, ...]:
+def window_of(space: Grid, limit: int) -> tuple[int, ...]:
     """Per axis the largest divisor of the grid that is at most `limit`."""
     return tuple(max(w for w in range(1, min(n, limit) + 1) if n % w == 0) for n in space.shape)
 
@@ -109,7 +108,7 @@ def _log_offsets(
     shape: tuple[int, ...], periodic: tuple[bool, ...], window: tuple[int, ...], device: torch.device
 ) -> Tensor:
     """sign(Δ) log2(1 + |Δ|) between the tokens of a window, `(W, W, 3)`; where it is a whole ring, Δ the short way."""
-    space = Space(shape, periodic)
+    space = Grid(shape, periodic)
     at = np.stack(np.meshgrid(*(np.arange(w) for w in window), indexing="ij"), -1).reshape(-1, space.ndim)
     gap = (at[:, None] - at[None]).astype(float)
     for axis, (n, w, wraps) in enumerate(zip(space.shape, window, space.periodic, strict=True)):
@@ -129,7 +128,7 @@ def _apart(
     device: torch.device,
 ) -> Tensor:
     """`(windows, W, W)`: −inf between tokens that a shift brought together across a wall."""
-    space = Space(shape, periodic)
+    space = Grid(shape, periodic)
     side: Array = np.zeros((1, *space.shape, 1))
     for axis, (n, s, wraps) in enumerate(zip(space.shape, shift, space.periodic, strict=True)):
         place = [1] * (space.ndim + 2)
@@ -157,7 +156,7 @@ def _order(shape: tuple[int, ...], window: tuple[int, ...], shift: tuple[int, ..
     return split(moved, window).flatten().to(device)
 
 
-def join(x: Tensor, window: tuple[int, ...], space: Space) -> Tensor:
+def join(x: Tensor, window: tuple[int, ...], space: Grid) -> Tensor:
     """The inverse of `split`."""
     ndim = space.ndim
     counts = tuple(n // w for n, w in zip(space.shape, window, strict=True))
@@ -179,12 +178,12 @@ class WindowAttention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.bias = nn.Sequential(nn.Linear(AXES, 32), nn.GELU(), nn.Linear(32, shape.heads, bias=False))
 
-    def forward(self, x: Tensor, space: Space) -> Tensor:
+    def forward(self, x: Tensor, space: Grid) -> Tensor:
         window = window_of(space, self.windows[space.ndim - 1])
         shift = tuple(w // 2 if self.shifted and w < n else 0 for n, w in zip(space.shape, window, strict=True))
-        bias = self._nearness(_log_offsets(*space, window, x.device))
+        bias = self._nearness(_log_offsets(space.shape, space.periodic, window, x.device))
         if any(s and not wraps for s, wraps in zip(shift, space.periodic, strict=True)):
-            bias = bias + _apart(*space, window, shift, x.device).unsqueeze(1)
+            bias = bias + _apart(space.shape, space.periodic, window, shift, x.device).unsqueeze(1)
         if usable(x) and window_fits(math.prod(window), x.shape[-1] // self.heads, x):
             order = _order(space.shape, window, shift, x.device)
             return window_attention(self.qkv(x.flatten(1, -2)), order, bias, EPS).reshape(x.shape)
@@ -240,7 +239,7 @@ class Block(nn.Module):
             for name in ("open", "leave", "condition"):
                 setattr(self, name, TaskLinears(getattr(self, name), shape.tasks))
 
-    def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor, space: Grid, task: str) -> Tensor:
         modulation = functional.linear(c, *affine(self.condition, task))
         parts = modulation.reshape(len(x), *(1,) * space.ndim, -1).chunk(6, -1)
         h, x = modulated_beside(x, self.norm, parts[0], parts[1])

@@ -92,7 +92,7 @@ def calibrated(simulator: SimulatorLike, window: Window, members: Tensor) -> Ten
 
     rows = members.transpose(1, 2).flatten(0, 2)
     cells = None if mask is None else of_each_frame(mask)
-    rows = repaired(rows, laws, of_each_frame(stepping.reference), stepping.domain, cells)
+    rows = repaired(rows, laws, of_each_frame(stepping.reference), stepping.grid, cells)
     return torch.unflatten(rows, 0, (*copies, len(window))).transpose(1, 2)
 
 
@@ -107,6 +107,6 @@ def ensemble_of(
         drawn = members_of(simulate, window, steps, count, seed, points, lasting=lasting)
         return calibrated(simulator, window, drawn)
     members = calibrated(simulator, window, members_of(simulate, window, steps, count, seed, lasting=lasting))
-    begins = simulator.codec.beginning(task, tuple(members.shape[3:-1]), window.corner)
+    begins = simulator.codec.beginning(task, window.grid)
     places = seen_from(begins, points)
-    return torch.stack([frames_at(member, places, window.periodic, window.mask) for member in members])
+    return torch.stack([frames_at(member, places, window.grid.periodic, window.mask) for member in members])

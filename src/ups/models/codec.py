@@ -14,7 +14,6 @@ from ups.models.decoder import CellDecoder
 from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import (
     Patch,
-    Space,
     beginning,
     check_finer,
     check_grid,
@@ -27,7 +26,7 @@ from ups.models.grids import (
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import seen_from
 from ups.tensors import LatentState, TaskStatistics
-from ups.types import ConfigError, TaskSpec, counted
+from ups.types import ConfigError, Grid, TaskSpec, counted
 
 # Tokens that `encode_alike` makes at once, per kind of device; where none are named, as many as it is given.
 PIECES = {"cuda": 16384}
@@ -56,7 +55,7 @@ class Codec(Part):
         self.config = config
         self.tasks = {task.name: task for task in tasks}
         self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
-        self.corners: dict[str, tuple[float, ...]] = {}  # where those begin, as `Domain.corner` says, where it is known
+        self.corners: dict[str, tuple[float, ...]] = {}  # where those begin, as `Grid.corner` says, where it is known
         for task in tasks:
             if "." in task.name or hasattr(nn.ModuleDict, task.name):
                 raise ConfigError(f"'{task.name}' cannot be the name of a task, for torch has a use for it; rename it.")
@@ -122,50 +121,38 @@ class Codec(Part):
         spec = self.task(task)
         return in_patches(self.grids[spec.name], self.config.patch[spec.ndim - 1])
 
-    def encode(
-        self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...], corner: tuple[float, ...] = ()
-    ) -> LatentState:
-        """Frames `(B, *S, C)` on any grid of the task's box, which begins at `corner`, to tokens `(B, *G, D)`."""
+    def encode(self, frames: Tensor, task: TaskSpec | str, grid: Grid) -> LatentState:
+        """Frames `(B, *S, C)` on any grid of the task's box to tokens `(B, *G, D)`."""
         spec = self.task(task)
         if frames.ndim != spec.ndim + 2 or frames.shape[-1] != len(spec.channels):
             wanted = f"{counted(spec.ndim, 'axis')} and the channels {', '.join(spec.channels)}"
             raise ConfigError(f"{spec.name} has {wanted}; frames of shape {tuple(frames.shape)} do not fit (B, *S, C).")
-        x = self._on_own_grid(self.statistics_of(spec)(frames), spec, periodic, corner)
-        begins = self.beginning(spec, tuple(frames.shape[1:-1]), corner)
-        return LatentState(self.encoder(x, spec, periodic), periodic, begins)
+        x = self._on_own_grid(self.statistics_of(spec)(frames), spec, grid)
+        return LatentState(self.encoder(x, spec, grid), grid._replace(corner=self.beginning(spec, grid)))
 
-    def beginning(self, task: TaskSpec, cells: tuple[int, ...], corner: tuple[float, ...]) -> tuple[float, ...]:
-        """Where a grid of `cells` begins beside the task's own, as `grids.beginning` says."""
-        return beginning(self.corners.get(task.name, ()), self.grids[task.name], cells, corner)
+    def beginning(self, task: TaskSpec, grid: Grid) -> tuple[float, ...]:
+        """Where a grid begins beside the task's own, as `grids.beginning` says."""
+        return beginning(self.corners.get(task.name, ()), self.grids[task.name], grid)
 
-    def _on_own_grid(self, x: Tensor, task: TaskSpec, periodic: tuple[bool, ...], corner: tuple[float, ...]) -> Tensor:
-        grid, cells = self.grids[task.name], tuple(x.shape[1:-1])
-        check_finer(math.prod(grid), math.prod(cells), task.name)
-        shift = shift_of(self.corners.get(task.name), grid, cells, corner)
-        return padded(resample(x, grid, periodic, shift), self.config.patch[task.ndim - 1], periodic)
+    def _on_own_grid(self, x: Tensor, task: TaskSpec, grid: Grid) -> Tensor:
+        own = self.grids[task.name]
+        check_finer(math.prod(own), math.prod(grid.shape), task.name)
+        shift = shift_of(self.corners.get(task.name), own, grid)
+        return padded(resample(x, own, grid.periodic, shift), self.config.patch[task.ndim - 1], grid.periodic)
 
     def brought_to(self, frames: Tensor, task: TaskSpec, state: LatentState, cells: tuple[int, ...]) -> Tensor:
         """Frames on the task's grid, brought to one of `cells` that begins where that of `state` did."""
-        shift = shift_of(self.corners.get(task.name), self.grids[task.name], cells, state.corner)
-        return resample(frames, cells, state.periodic, tuple(-later for later in shift))
+        shift = shift_of(self.corners.get(task.name), self.grids[task.name], state.grid._replace(shape=cells))
+        return resample(frames, cells, state.grid.periodic, tuple(-later for later in shift))
 
-    def moved(
-        self,
-        z: Tensor,
-        change: Tensor,
-        task: TaskSpec | str,
-        periodic: tuple[bool, ...],
-        corner: tuple[float, ...] = (),
-    ) -> Tensor:
+    def moved(self, z: Tensor, change: Tensor, task: TaskSpec | str, grid: Grid) -> Tensor:
         """Tokens `(B, *G, D)` whose frames, on any grid, were changed by `change (B, *S, C)`; as they are where that is
         nothing. Cheaper than the difference of two encodings, and as good (docs/laws.md)."""
         spec = self.task(task)
-        x = self._on_own_grid(change.float() / self.statistics_of(spec).scale, spec, periodic, corner)
-        return z + self.encoder.change(x, spec, periodic)
+        x = self._on_own_grid(change.float() / self.statistics_of(spec).scale, spec, grid)
+        return z + self.encoder.change(x, spec, grid.periodic)
 
-    def encode_alike(
-        self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...], corner: tuple[float, ...] = ()
-    ) -> Tensor:
+    def encode_alike(self, frames: Tensor, task: TaskSpec | str, grid: Grid) -> Tensor:
         """Tokens `(B, *G, D)` of frames, each with the same bits in whatever company it is encoded.
 
         A GPU chooses its kernels by the size of what it is given, and they round differently: it is given pieces of one
@@ -173,12 +160,12 @@ class Codec(Part):
         """
         rows = PIECES.get(frames.device.type)
         if rows is None:
-            return self.encode(frames, task, periodic, corner).z
+            return self.encode(frames, task, grid).z
         size = max(1, rows // math.prod(self.tokens(task)))
         tokens = []
         for piece in torch.split(frames, size):
             whole = torch.cat((piece, piece.new_zeros(size - len(piece), *piece.shape[1:])))
-            tokens.append(self.encode(whole, task, periodic, corner).z[: len(piece)])
+            tokens.append(self.encode(whole, task, grid).z[: len(piece)])
         return torch.cat(tokens)
 
     def decode(self, state: LatentState, task: TaskSpec | str, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -195,11 +182,11 @@ class Codec(Part):
         own = self.corners.get(task.name)
         if own is None:
             return points
-        both = zip(own, state.corner or own, state.periodic, strict=True)
+        both = zip(own, state.grid.corner or own, state.grid.periodic, strict=True)
         return seen_from(tuple(there if wraps else here for here, there, wraps in both), points)
 
     def _frames(self, state: LatentState, task: TaskSpec) -> Tensor:
         """The normalised frames that tokens stand for, on the task's grid."""
-        space = Space(tuple(state.z.shape[1:-1]), state.periodic)
+        space = state.grid.cells(state.z.shape[1:-1])
         x = self.decoder.grid(state.z, task, space, (self.config.patch[task.ndim - 1],) * task.ndim)
-        return cropped(x.float(), self.grids[task.name], state.periodic)
+        return cropped(x.float(), self.grids[task.name], state.grid.periodic)

@@ -92,16 +92,16 @@ class Conditioner(nn.Module):
     def forward(self, condition: Condition) -> Tensor:
         name = condition.task
         total = self.task[self.index[name]] + self.dt(fourier_features(condition.dt.float().log() / 4, DT_WAVES))
-        for axis, wraps in enumerate(condition.periodic):
+        for axis, wraps in enumerate(condition.grid.periodic):
             total = total + self.boundary.flatten(0, 1)[2 * axis + wraps]
-        if condition.box is not None:
-            logs = tuple(math.log(a / b) for a, b in zip(condition.box, self.lengths[name], strict=True))
+        if condition.grid.bounds:
+            logs = tuple(math.log(a / b) for a, b in zip(condition.grid.lengths, self.lengths[name], strict=True))
             # Coordinates in files are rounded; a box is another one only beyond that.
             if any(abs(x) > 1e-3 for x in logs):
                 total = total + (_stretch(logs, total.device) * self.box[: len(logs)]).sum(0)
         if name in self.params:
             scaled = self.range_of(name)(condition.params.float())
-            if name in self.hidden_params and all(condition.periodic):
+            if name in self.hidden_params and all(condition.grid.periodic):
                 visible = tuple(number not in self.hidden_params[name] for number in self.numbers[name])
                 scaled = scaled * _as_mask(visible, scaled.device)
             total = total + self.params[name](scaled)

@@ -15,7 +15,7 @@ from ups.models.operator import LatentOperator
 from ups.models.simulator_like import SimulatorLike
 from ups.physics.symmetries import Chosen, Turns, turns_of
 from ups.tensors import Condition, LatentState
-from ups.types import TaskSpec
+from ups.types import Grid, TaskSpec
 
 Move = tuple[int, ...]  # cells along each axis
 CELLS = 2**21  # of copies that are stepped together
@@ -63,10 +63,9 @@ def copies_of(simulator: SimulatorLike, task: TaskSpec, condition: Condition) ->
     config, patch = simulator.config, simulator.codec.config.patch[task.ndim - 1]
     if task.steady or task.inputs:
         return [Copy((0,) * task.ndim)]
-    box = condition.box or tuple(high - low for low, high in task.bounds)
-    grid, corner = simulator.codec.grids[task.name], simulator.codec.corners.get(task.name, ())
-    turns = turns_of(task, grid, box, condition.periodic, config.images, corner)
-    moves = moves_of(patch, condition.periodic, config.shifts)
+    bounds, corner = condition.grid.bounds or task.bounds, simulator.codec.corners.get(task.name, ())
+    grid = Grid(simulator.codec.grids[task.name], condition.grid.periodic, bounds, corner)
+    turns, moves = turns_of(task, grid, config.images), moves_of(patch, grid.periodic, config.shifts)
     return [Copy(move, turns, chosen) for chosen in (turns.choices if turns else [()]) for move in moves]
 
 
@@ -90,25 +89,23 @@ def averaged(
     They are made of the mean alone: what the tokens of one copy hold beside their frame would be turned with no image
     of the state. What encoding loses of the mean is added once more: a trained codec adds no error in each step.
     """
-    periodic, (count, context) = condition.periodic, z.shape[:2]
-    frames = codec.decode(LatentState(z.flatten(0, 1), periodic), task)
+    grid, (count, context) = Grid(codec.grids[task.name], condition.grid.periodic), z.shape[:2]
+    frames = codec.decode(LatentState(z.flatten(0, 1), grid), task)
     many = max(1, CELLS // (count * math.prod(frames.shape[1:-1])))
     mean = torch.zeros_like(frames[:count])
     for start in range(0, len(copies), many):
         group = copies[start : start + many]
-        tokens = [
-            z if copy is copies[0] else _tokens(codec, copy.there(frames), task, periodic, context) for copy in group
-        ]
+        tokens = [z if copy is copies[0] else _tokens(codec, copy.there(frames), task, grid, context) for copy in group]
         answers = operator(torch.cat(tokens), _repeated(condition, len(group)))
-        predicted = codec.decode(LatentState(answers, periodic), task).chunk(len(group))
+        predicted = codec.decode(LatentState(answers, grid), task).chunk(len(group))
         for copy, frame in zip(group, predicted, strict=True):
             mean = mean + copy.back(frame) / len(copies)
-    after = codec.encode(mean, task, periodic).z
-    return codec.moved(after, mean - codec.decode(LatentState(after, periodic), task), task, periodic)
+    after = codec.encode(mean, task, grid).z
+    return codec.moved(after, mean - codec.decode(LatentState(after, grid), task), task, grid)
 
 
-def _tokens(codec: Codec, frames: Tensor, task: TaskSpec, periodic: tuple[bool, ...], context: int) -> Tensor:
-    return torch.unflatten(codec.encode(frames, task, periodic).z, 0, (-1, context))
+def _tokens(codec: Codec, frames: Tensor, task: TaskSpec, grid: Grid, context: int) -> Tensor:
+    return torch.unflatten(codec.encode(frames, task, grid).z, 0, (-1, context))
 
 
 def _repeated(condition: Condition, times: int) -> Condition:

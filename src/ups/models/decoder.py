@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ups.models.encoders import GridEncoder
-from ups.models.grids import Space, pad_axis, sub_cells, unpatch
+from ups.models.grids import pad_axis, sub_cells, unpatch
 from ups.models.kernels.cpu_ops import gelu
 from ups.models.layers import AXES, LocalMix, fourier_features, rms_norm
 from ups.tensors import table
-from ups.types import Array, TaskSpec
+from ups.types import Array, Grid, TaskSpec
 
 WAVES = 2
 
@@ -58,7 +58,7 @@ def _offsets(ndim: int, device: torch.device) -> Tensor:
 @table
 def _outside(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
     """Which neighbours of each token lie beyond a wall, `(tokens, 3^n)`."""
-    space = Space(shape, periodic)
+    space = Grid(shape, periodic)
     at = np.stack(np.meshgrid(*(np.arange(n) for n in space.shape), indexing="ij"), -1).reshape(-1, 1, space.ndim)
     near = at + offsets(space.ndim)
     beyond = (near < 0) | (near >= np.array(space.shape))
@@ -102,23 +102,25 @@ class CellDecoder(nn.Module):
                 layer.weight.copy_(torch.linalg.pinv(encoder.core_of(task).flatten(1)))
                 layer.bias.zero_()
 
-    def prepare(self, z: Tensor, space: Space) -> tuple[Tensor, Tensor, Tensor]:
+    def prepare(self, z: Tensor, space: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens after local mixing, and their keys and values, each `(B, *G, ·)`."""
         for block in self.blocks:
             z = block(z, space)
         h = rms_norm(z)
         return z, self.key(h), self.value(h)
 
-    def grid(self, z: Tensor, task: TaskSpec, space: Space, patch: tuple[int, ...]) -> Tensor:
+    def grid(self, z: Tensor, task: TaskSpec, space: Grid, patch: tuple[int, ...]) -> Tensor:
         """Values at the centres of a grid with `patch` cells per token, `(B, *G·patch, C)`: every token is asked
         for the same places within it."""
         z, keys, values = self.prepare(z, space)
         near_keys, near_values = (self._neighbours(t, space) for t in (keys, values))
         rel = _places(patch, z.device)
-        out = self._read(z.flatten(1, -2), near_keys, near_values, rel, _outside(*space, z.device), task)
+        out = self._read(
+            z.flatten(1, -2), near_keys, near_values, rel, _outside(space.shape, space.periodic, z.device), task
+        )
         return unpatch(torch.unflatten(out, 1, space.shape), patch)
 
-    def _neighbours(self, x: Tensor, space: Space) -> Tensor:
+    def _neighbours(self, x: Tensor, space: Grid) -> Tensor:
         """`(B, *G, D)` to the 3^n tokens around each, `(B, tokens, 3^n, D)`."""
         for axis, wraps in enumerate(space.periodic):
             x = pad_axis(x, axis + 1, 1, 1, wraps)

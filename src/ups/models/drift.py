@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.grids import Patch, Space, patches, unpatch
+from ups.models.grids import Patch, patches, unpatch
 from ups.models.layers import AXES
 from ups.tensors import table
+from ups.types import Grid
 
 SHARE = 1 / 16  # the shift, in boxes, of a speed of 1: optimizers take steps of about one size in all weights
 NUMBERS, FEW = 2**22, 16  # speeds are fitted on about NUMBERS numbers at most, of at least FEW states and channels
@@ -49,9 +50,9 @@ class Advection(nn.Module):
         drive = self._drive(params, dt)
         return (drive.unsqueeze(-1) * self.speeds).sum(1) * SHARE  # no product of matrices, which may round its factors
 
-    def condition(self, way: Tensor, space: Space) -> Tensor:
+    def condition(self, way: Tensor, space: Grid) -> Tensor:
         """The embedding `(B, width)` of a shift `(B, 3)` in boxes: zero for one by whole cells of `space`."""
-        angle = way[:, : space.ndim].unsqueeze(2) * _parts(*space, way.device)
+        angle = way[:, : space.ndim].unsqueeze(2) * _parts(space.shape, space.periodic, way.device)
         waves = torch.cat((angle.sin(), 1 - angle.cos()), 2)
         return (waves.unsqueeze(-1) * self.told[: space.ndim]).sum((1, 2))
 
@@ -89,7 +90,7 @@ class Advection(nn.Module):
 
 def _fit(drive: Tensor, before: Tensor, after: Tensor, periodic: tuple[bool, ...], axes: Sequence[int]) -> Tensor:
     """The speeds `(P, axes)`, in boxes, of states `before` and `after (B, *G, D)` that are driven so, `(B, P)`."""
-    space, peaks = Space(tuple(before.shape[1:-1]), periodic), _peaks(before, after, axes)
+    space, peaks = Grid(tuple(before.shape[1:-1]), periodic), _peaks(before, after, axes)
     near = _between(drive, peaks)
     if near.numel() == 1:
         near = _scanned(_likeness(before, after, axes[0] + 1), drive[:, 0], space.shape[axes[0]]).reshape(1, 1)
@@ -108,7 +109,7 @@ def _ways(speeds: Tensor, drive: Tensor, axes: Sequence[int]) -> Tensor:
     return ways
 
 
-def _alike(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Space, axes: Sequence[int]) -> float:
+def _alike(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Grid, axes: Sequence[int]) -> float:
     """How much states that are carried so are like those after them, their means aside, on average: at most 1."""
     mean = tuple(range(1, before.ndim - 1))
     carried = moved(before, _ways(speeds, drive, axes), space)
@@ -116,7 +117,7 @@ def _alike(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: 
     return torch.cosine_similarity(a, b).mean().item()
 
 
-def _refined(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Space, axes: Sequence[int]) -> Tensor:
+def _refined(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Grid, axes: Sequence[int]) -> Tensor:
     """Speeds `(P, axes)` near the best ones, improved by Newton's steps."""
     speeds = speeds.clone()
     for _ in range(ROUNDS):
@@ -203,7 +204,8 @@ def _nearer(likeness: Tensor, drive: Tensor, ways: Tensor, tokens: int) -> Tenso
 @table
 def _parts(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
     """What the first waves of a place turn by on a way through the box, `(n, PARTS)`; nothing along walls."""
-    tokens = [n if wraps else 0 for n, wraps in zip(shape, periodic, strict=True)]
+    space = Grid(shape, periodic)
+    tokens = [n if wraps else 0 for n, wraps in zip(space.shape, space.periodic, strict=True)]
     return 2 * torch.pi * torch.tensor([[n * (i + 1.0) for i in range(PARTS)] for n in tokens], device=device)
 
 
@@ -219,7 +221,7 @@ def _turns(way: Tensor, tokens: int) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle)
 
 
-def carry(z: Tensor, way: Tensor, space: Space, patch: Patch | None) -> Tensor:
+def carry(z: Tensor, way: Tensor, space: Grid, patch: Patch | None) -> Tensor:
     """Tokens `(B, *G, D)` moved by `way (B, 3)` boxes: by the waves that the cells of their patches hold, and what
     tokens say besides by their own."""
     if patch is None:
@@ -244,7 +246,7 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
     return functional.linear(x.to(exact), weight.to(exact)).float()
 
 
-def moved(z: Tensor, way: Tensor, space: Space) -> Tensor:
+def moved(z: Tensor, way: Tensor, space: Grid) -> Tensor:
     """A state `(B, *G, D)` moved by `way (B, 3)` boxes along the axes that wrap, by the waves that it holds."""
     with torch.autocast(z.device.type, enabled=False):
         y = z.float()

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ups.models.grids import Space, in_patches, padded, patches, resample, shift_of
+from ups.models.grids import in_patches, padded, patches, resample, shift_of
 from ups.models.layers import LocalMix
-from ups.types import ConfigError, TaskSpec, counted
+from ups.types import ConfigError, Grid, TaskSpec, counted
 
 # Relative rounding of float32, in which fields are read.
 ROUNDING = 4 * torch.finfo(torch.float32).eps
@@ -99,10 +99,10 @@ class GridEncoder(nn.Module):
         cells = patches(x, self.patch[task.ndim - 1], self.halo, periodic)
         return nn.functional.linear(cells, layer.weight)
 
-    def forward(self, x: Tensor, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
+    def forward(self, x: Tensor, task: TaskSpec, grid: Grid) -> Tensor:
         p = self.patch[task.ndim - 1]
-        space = Space(tuple(x.shape[1:-1]), periodic).over(*(p,) * task.ndim)
-        z: Tensor = self.enter[task.name](patches(x, p, self.halo, periodic))
+        space = grid.cells(x.shape[1:-1]).over(*(p,) * task.ndim)
+        z: Tensor = self.enter[task.name](patches(x, p, self.halo, grid.periodic))
         for block in self.blocks:
             z = block(z, space)
         return z
@@ -137,8 +137,8 @@ class InputEncoder(nn.Module):
         assert isinstance(statistics, Statistics)
         return statistics
 
-    def forward(self, inputs: Tensor | None, task: str, space: Space, corner: tuple[float, ...] = ()) -> Tensor:
-        """Inputs of a task, on a grid that begins at `corner`, to tokens `(B, *G, D)` on the token grid of `space`."""
+    def forward(self, inputs: Tensor | None, task: str, space: Grid, grid: Grid) -> Tensor:
+        """Inputs of a task, on a `grid`, to tokens `(B, *G, D)` on the token grid of `space`."""
         spec = self.tasks[task]
         if inputs is None or inputs.ndim != spec.ndim + 2 or inputs.shape[-1] != len(spec.channels):
             given = "nothing" if inputs is None else f"a shape of {tuple(inputs.shape)}"
@@ -147,10 +147,11 @@ class InputEncoder(nn.Module):
                 f"{counted(spec.ndim, 'axis')}, and was given {given}; give inputs=…."
             )
         patch = self.encoder.patch[spec.ndim - 1]
-        grid = self.grids.get(task, ())
-        if in_patches(grid, patch) != space.shape:
-            grid = tuple(n * patch for n in space.shape)
-        shift = shift_of(self.corners.get(task), grid, tuple(inputs.shape[1:-1]), corner)
-        x = resample(self.statistics_of(task)(inputs), grid, space.periodic, shift)
-        y: Tensor = self.encoder(padded(x, patch, space.periodic), spec, space.periodic)
+        own = self.grids.get(task, ())
+        if in_patches(own, patch) != space.shape:
+            own = tuple(n * patch for n in space.shape)
+        theirs = grid._replace(shape=tuple(inputs.shape[1:-1]))  # which may have other cells than the state
+        shift = shift_of(self.corners.get(task), own, theirs)
+        x = resample(self.statistics_of(task)(inputs), own, grid.periodic, shift)
+        y: Tensor = self.encoder(padded(x, patch, grid.periodic), spec, grid)
         return y

@@ -10,27 +10,12 @@ import torch
 from torch import Tensor
 
 from ups.tensors import table
-from ups.types import Array, ConfigError
+from ups.types import Array, ConfigError, Grid
 
 LARGEST_MATRIX = 2**26  # numbers that bring an axis to another number of cells; of more no matrix is made
 BLOCK = 2**20  # numbers of such a matrix that are made at once
 LARGEST_GUESS = 2**20  # cells that any state may be brought to; more of them are at most
 FINER = 64  # times as many as the state has
-
-
-class Space(NamedTuple):
-    """The shape of a grid `(*G)` and which of its axes wrap around. Hashable: tables are kept per space."""
-
-    shape: tuple[int, ...]
-    periodic: tuple[bool, ...]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def over(self, *factors: int) -> Space:
-        """The same box with each axis divided by its factor."""
-        return Space(tuple(n // f for n, f in zip(self.shape, factors, strict=True)), self.periodic)
 
 
 class Patch(NamedTuple):
@@ -40,9 +25,9 @@ class Patch(NamedTuple):
     write: Tensor
     size: int  # cells along an axis; P = size^n
 
-    def space(self, tokens: Space) -> Space:
+    def space(self, tokens: Grid) -> Grid:
         """That of the cells."""
-        return Space(tuple(n * self.size for n in tokens.shape), tokens.periodic)
+        return Grid(tuple(n * self.size for n in tokens.shape), tokens.periodic)
 
 
 def check_grid(shape: tuple[int, ...], patch: int, task: str) -> None:
@@ -239,22 +224,19 @@ def resample(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...], shif
     return x
 
 
-def beginning(
-    own: tuple[float, ...], grid: tuple[int, ...], cells: tuple[int, ...], corner: tuple[float, ...]
-) -> tuple[float, ...]:
-    """Where a grid of `cells` begins: at `corner`. Where nobody says it, it is `grid`, which begins at `own` (see
-    `Domain.corner`), if it has as many cells, and fills the box if not."""
-    return corner or (own if cells == grid else (0.0,) * len(own))
+def beginning(own: tuple[float, ...], cells: tuple[int, ...], grid: Grid) -> tuple[float, ...]:
+    """Where a grid begins: at its corner. Where nobody says it, it is the task's own, of `cells` and with the corner
+    `own`, if it has as many cells, and fills the box if not."""
+    return grid.corner or (own if cells == grid.shape else (0.0,) * len(own))
 
 
-def shift_of(
-    own: tuple[float, ...] | None, grid: tuple[int, ...], cells: tuple[int, ...], corner: tuple[float, ...]
-) -> tuple[float, ...]:
-    """How many boxes later `grid`, which begins at `own`, begins than one of `cells`; () if `own` is unknown."""
+def shift_of(own: tuple[float, ...] | None, cells: tuple[int, ...], grid: Grid) -> tuple[float, ...]:
+    """How many boxes later the task's own grid, of `cells` and with the corner `own`, begins than another; () if `own`
+    is unknown."""
     if own is None:
         return ()
-    gaps = [a - b for a, b in zip(own, beginning(own, grid, cells, corner), strict=True)]
-    return tuple(gap if abs(gap) * n > 1e-3 else 0.0 for gap, n in zip(gaps, cells, strict=True))
+    gaps = [a - b for a, b in zip(own, beginning(own, cells, grid), strict=True)]
+    return tuple(gap if abs(gap) * n > 1e-3 else 0.0 for gap, n in zip(gaps, grid.shape, strict=True))
 
 
 def _along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:

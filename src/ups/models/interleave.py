@@ -28,7 +28,7 @@ def strides_of(window: Window, codec: Codec) -> Strides | None:
     cells = window.context.shape[2:-1]
     if corner is None or (window.task.given and window.inputs.shape[1:-1] != cells):
         return None
-    picked = [wraps and bool(at) for wraps, at in zip(window.periodic, corner, strict=True)]
+    picked = [wraps and bool(at) for wraps, at in zip(window.grid.periodic, corner, strict=True)]
     parts = tuple(n // g if apart and n % g == 0 else 1 for n, g, apart in zip(cells, grid, picked, strict=True))
     return parts if max(parts) > 1 else None
 
@@ -42,7 +42,8 @@ def taken_apart(window: Window, strides: Strides) -> Window:
         return _apart(x, fields[name], strides) if name in fields else x.repeat(count, *[1] * (x.ndim - 1))
 
     held: dict[str, Any] = {name: change(name, getattr(window, name)) for name in TENSORS if name != "tokens"}
-    return dataclasses.replace(window, **held, tokens=None, ids=window.ids * count)
+    grid = window.grid._replace(shape=tuple(held["context"].shape[2:-1]))
+    return dataclasses.replace(window, **held, grid=grid, tokens=None, ids=window.ids * count)
 
 
 def in_pieces(window: Window) -> Iterator[Window]:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.grids import Space, pad_axis
+from ups.models.grids import pad_axis
 from ups.models.kernels import cpu_ops, gpu_block_ops, gpu_ops
 from ups.models.kernels.gpu_ops import usable
 from ups.tensors import table
+from ups.types import Grid
 
 Waves = tuple[Tensor, Tensor]
 AXES = 3
@@ -167,10 +168,10 @@ class AxisConv(nn.Module):
         self.kernel = nn.Parameter(drawn(width, kernel, over=kernel**0.5))
         self.gain = nn.Parameter(drawn(AXES, width, over=2, around=1))
 
-    def forward(self, x: Tensor, space: Space) -> Tensor:
+    def forward(self, x: Tensor, space: Grid) -> Tensor:
         return self.beside(x, space)[0]
 
-    def beside(self, x: Tensor, space: Space) -> tuple[Tensor, Tensor, Tensor]:
+    def beside(self, x: Tensor, space: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """The convolution, and x as it goes on twice beside it; see `modulated_beside`."""
         if usable(x):
             return gpu_ops.axis_conv(x, self.kernel, self.gain, space)
@@ -178,7 +179,7 @@ class AxisConv(nn.Module):
             return cpu_ops.axis_conv(x, self.kernel.t() * widened(self.gain[: space.ndim]).unsqueeze(1), space), x, x
         return self._by_library(x, space), x, x
 
-    def _by_library(self, x: Tensor, space: Space) -> Tensor:
+    def _by_library(self, x: Tensor, space: Grid) -> Tensor:
         half = self.kernel.shape[1] // 2
         total = None
         for axis, wraps in enumerate(space.periodic):
@@ -201,8 +202,9 @@ class AxisConv(nn.Module):
 @table
 def _waves(shape: tuple[int, ...], periodic: tuple[bool, ...], modes: int, device: torch.device) -> list[Waves]:
     """Of each axis, as many of the first waves as it has."""
-    counts = (min(modes, n // 2 + 1 if wraps else n) for n, wraps in zip(shape, periodic, strict=True))
-    return [_waves_of(*axis, device) for axis in zip(shape, counts, periodic, strict=True)]
+    space = Grid(shape, periodic)
+    counts = (min(modes, n // 2 + 1 if wraps else n) for n, wraps in zip(space.shape, space.periodic, strict=True))
+    return [_waves_of(*axis, device) for axis in zip(space.shape, counts, space.periodic, strict=True)]
 
 
 def _waves_of(n: int, modes: int, periodic: bool, device: torch.device) -> Waves:
@@ -236,9 +238,9 @@ class FourierMixing(nn.Module):
         self.imaginary = nn.Parameter(drawn(modes, heads, size, size, over=size**0.5))
         self.gain = nn.Parameter(drawn(AXES, width, over=2, around=1))
 
-    def forward(self, x: Tensor, space: Space) -> Tensor:
+    def forward(self, x: Tensor, space: Grid) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            y, waves = x.float(), _waves(*space, self.modes, x.device)
+            y, waves = x.float(), _waves(space.shape, space.periodic, self.modes, x.device)
             if usable(y):
                 along = (self._fused(y, axis, waves[axis]) for axis in range(space.ndim))
             elif x.is_cpu:
@@ -286,7 +288,7 @@ class LocalMix(nn.Module):
         nn.init.zeros_(self.mlp.leave.weight)
         nn.init.zeros_(self.mlp.leave.bias)
 
-    def forward(self, x: Tensor, space: Space) -> Tensor:
+    def forward(self, x: Tensor, space: Grid) -> Tensor:
         h = rms_norm(x)
         y: Tensor = x + self.mlp(h + self.conv(h, space))
         return y
@@ -295,7 +297,7 @@ class LocalMix(nn.Module):
 @table
 def _walls(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
     """Where each token is between the walls, `(*G, 3 · 4)`: zero along axes that wrap, which have no places."""
-    space = Space(shape, periodic)
+    space = Grid(shape, periodic)
     columns = []
     for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True)):
         at = (np.arange(n) + 0.5) / n
@@ -314,6 +316,6 @@ class Walls(nn.Module):
         super().__init__()
         self.enter = nn.Linear(4 * AXES, width, bias=False)
 
-    def forward(self, space: Space, device: torch.device) -> Tensor:
-        y: Tensor = self.enter(_walls(*space, device)).unsqueeze(0)
+    def forward(self, space: Grid, device: torch.device) -> Tensor:
+        y: Tensor = self.enter(_walls(space.shape, space.periodic, device)).unsqueeze(0)
         return y

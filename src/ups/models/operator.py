@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ups.models.codec import Codec
 from ups.models.config import OperatorConfig
 from ups.models.drift import Advection, carry, cells_of
-from ups.models.grids import Patch, Space
+from ups.models.grids import Patch
 from ups.models.layers import AXES, fourier_features
 from ups.models.part import NamedAxis, Part
 from ups.models.tokens import TokenNetwork
@@ -79,7 +79,7 @@ def _downwards(count: int, device: torch.device) -> Tensor:
 
 def _carried(z: Tensor, ways: Tensor, condition: Condition, patch: Patch | None) -> Tensor:
     """Frames `(B, K, *G, D)`, each moved by `ways (B, K, 3)` boxes."""
-    space = Space(tuple(z.shape[2:-1]), condition.periodic)
+    space = condition.grid.cells(z.shape[2:-1])
     return torch.unflatten(carry(z.flatten(0, 1), ways.flatten(0, 1), space, patch), 0, (-1, z.shape[1]))
 
 
@@ -147,7 +147,7 @@ class LatentOperator(TokenNetwork):
             return None
         params, patch = self._winds(condition), self._patch(condition.task)
         states = z if patch is None else torch.unflatten(cells_of(z.flatten(0, 1), patch), 0, tuple(z.shape[:2]))
-        drift = Advection.fitted(params, dt, states, condition.periodic).to(z.device)
+        drift = Advection.fitted(params, dt, states, condition.grid.periodic).to(z.device)
         with torch.no_grad():
             drift.speeds.mul_(self._stretched(condition, z.device))
         measured = {name: value for name, value in drift.state_dict().items() if name != "told"}  # that is learnt
@@ -177,7 +177,7 @@ class LatentOperator(TokenNetwork):
         frames = self.looks_back(condition.task)
         missing = max(0, frames - z.shape[1])
         before = [z[:, :1]] * missing
-        if missing and condition.task in self.drift and any(condition.periodic):
+        if missing and condition.task in self.drift and any(condition.grid.periodic):
             ways = self._way(condition, z.device).unsqueeze(1) * -_downwards(missing, z.device).unsqueeze(1)
             before = [_carried(torch.cat(before, 1), ways, condition, self._patch(condition.task))]
         return torch.cat((*before, z[:, -frames:]), 1)
@@ -191,7 +191,7 @@ class LatentOperator(TokenNetwork):
     def _stretched(self, condition: Condition, device: torch.device) -> Tensor:
         """How much longer each axis of the box is than the task's own, `(3,)`: speeds are in boxes of that size."""
         own = self.conditioner.lengths[condition.task]
-        return _stretch(own if condition.box is None else condition.box, own, device)
+        return _stretch(condition.grid.lengths or own, own, device)
 
     def _patch(self, task: str) -> Patch | None:
         """How tokens hold the cells of a task; None where they hold less than those, or the codec is not known."""
@@ -210,7 +210,7 @@ class LatentOperator(TokenNetwork):
             drift = self.drift[condition.task]
             assert isinstance(drift, Advection)
             way = self._way(condition, z.device)
-            tokens, patch = Space(tuple(z.shape[2:-1]), condition.periodic), self._patch(condition.task)
+            tokens, patch = condition.grid.cells(z.shape[2:-1]), self._patch(condition.task)
             z = _carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition, patch)
             c = c + drift.condition(way, tokens if patch is None else patch.space(tokens))
         scale, features = self.scale[self.row(condition.task)], None

@@ -15,7 +15,7 @@ from ups.models.arrays import tensor_of
 from ups.models.conditions import ParamScaling
 from ups.models.encoders import Statistics
 from ups.tensors import Window, mask_of, numeric_params
-from ups.types import ConfigError, TaskSpec, counted
+from ups.types import ConfigError, Grid, TaskSpec, counted
 
 # What is not to be trusted where a question lies outside the trained range, in an answer and in one that is refined.
 GUESS = "the answer is a guess"
@@ -48,8 +48,7 @@ def window_of(
         inputs=inputs,
         params=parameters(given, task, trained, batch, guess).to(device),
         dt=length[:, 0] if len(each) == 1 else length,
-        periodic=walls_of(periodic, task, given),
-        box=tuple(hi - lo for lo, hi in task.bounds),
+        grid=Grid(tuple(frames.shape[2:-1]), walls_of(periodic, task, given), task.bounds),
     )
     return window, each
 

@@ -116,9 +116,9 @@ def _options(
     states_after, frames = rows.settle(z, after, step)
     judges = judges_of(simulator, rows.task)
     signs = [judge.error(after, predicted, z[:, -1], rows.condition(step)) for judge in judges]
-    if laws := laws_of(rows.task, rows.periodic):
+    if laws := laws_of(rows.task, rows.grid.periodic):
         assert rows.unrepaired is not None
-        signs.append(broken(rows.unrepaired.unsqueeze(1), laws, rows.reference, rows.domain, rows.window.mask).sqrt())
+        signs.append(broken(rows.unrepaired.unsqueeze(1), laws, rows.reference, rows.grid, rows.window.mask).sqrt())
     shape = (beams * many, len(window))
     looks = z.new_zeros(shape)
     for sign in signs:

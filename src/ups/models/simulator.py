@@ -145,11 +145,11 @@ class Simulator(Answers):
         where parameters carry states along.
         """
         context = context[:, -self.looks_back(condition.task) :]
-        tokens = self.codec.encode(context.flatten(0, 1), condition.task, condition.periodic, condition.corner).z
+        tokens = self.codec.encode(context.flatten(0, 1), condition.task, condition.grid).z
         return self.pad_context(torch.unflatten(tokens, 0, context.shape[:2]), condition)
 
     def learn_corners(self, corners: Mapping[str, tuple[float, ...]]) -> None:
-        """Record where the grid of each task begins (see `Domain.corner`): frames on other grids, and points, then lie
+        """Record where the grid of each task begins (see `Grid.corner`): frames on other grids, and points, then lie
         where they truly are beside it."""
         self.codec.corners = {task: corner for task, corner in corners.items() if corner}
         for part in self.parts.values():
@@ -181,8 +181,8 @@ class Simulator(Answers):
         """Frames on the grid of a window as they are, or between their cells at `points`, where given."""
         if points is None:
             return frames
-        begins = self.codec.beginning(window.task, tuple(frames.shape[2:-1]), window.corner)
-        values = frames_at(frames, seen_from(begins, points), window.periodic, window.mask)
+        begins = self.codec.beginning(window.task, window.grid)
+        values = frames_at(frames, seen_from(begins, points), window.grid.periodic, window.mask)
         stepping = Stepping(self, window, points)
         return torch.stack([stepping.bounded(step) for step in values.unbind(1)], 1)
 

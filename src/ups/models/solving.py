@@ -15,7 +15,7 @@ from ups.models.arrays import Given, inputs_of, joined, tensor_of
 from ups.physics import EQUATIONS
 from ups.physics.steady import MOST_ITERATIONS, SteadySystem
 from ups.tensors import Window, numeric_params
-from ups.types import Array, ConfigError, Domain, PhysicsError, TaskSpec
+from ups.types import Array, ConfigError, PhysicsError, TaskSpec
 
 # Below this, round-off in double precision is all that is left of a residual on fine grids.
 FINEST = 1e-10
@@ -75,7 +75,7 @@ def unrefinable(window: Window) -> str:
             "equation: … in its definition."
         )
     kind = EQUATIONS[task.equation]
-    if window.periodic != kind.task.periodic or task.mask or len(task.given) != len(kind.task.given):
+    if window.grid.periodic != kind.task.periodic or task.mask or len(task.given) != len(kind.task.given):
         return (
             f"{task.name} is asked for under other boundaries, or has other inputs, than the equation {task.equation}, "
             "whose residual is known for its own alone; leave tolerance out."
@@ -104,10 +104,8 @@ def steady_system(window: Window) -> SteadySystem:
     """The equations that the steady states of a window solve; a ConfigError where they are not known."""
     if sentence := unrefinable(window):
         raise ConfigError(sentence)
-    grid = tuple(window.inputs.shape[1:-1])
-    domain = Domain.box(tuple((0.0, length) for length in window.box), grid, window.periodic)
     params = dict(zip(numeric_params(window.task), window.params.double().unbind(1), strict=True))
-    return EQUATIONS[window.task.equation].steady_system(params, window.inputs, domain)
+    return EQUATIONS[window.task.equation].steady_system(params, window.inputs, window.grid)
 
 
 def solution_of(

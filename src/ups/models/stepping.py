@@ -14,7 +14,6 @@ from ups.models.simulator_like import SimulatorLike
 from ups.physics.laws import aims_of, guarding, repaired
 from ups.progress import reporter
 from ups.tensors import Condition, LatentState, Window
-from ups.types import Domain
 
 
 class Stepping:
@@ -22,14 +21,12 @@ class Stepping:
 
     def __init__(self, simulator: SimulatorLike, window: Window, points: Tensor | None = None) -> None:
         self.simulator, self.window, self.points = simulator, window, points
-        self.task, self.periodic = simulator.codec.task(window.task), window.periodic
-        self.grid, self.reference = tuple(window.context.shape[2:-1]), window.state
-        self.domain = Domain.box(tuple((0.0, length) for length in window.box), self.grid, self.periodic)
-        self.corner = simulator.codec.beginning(self.task, self.grid, window.corner)
-        self.laws = guarding(self.task, self.periodic, simulator.config.guard)
-        self.aims = aims_of(self.laws, self.reference, self.domain, window.mask)
+        self.task, self.reference = simulator.codec.task(window.task), window.state
+        self.grid = window.grid._replace(corner=simulator.codec.beginning(self.task, window.grid))
+        self.laws = guarding(self.task, self.grid.periodic, simulator.config.guard)
+        self.aims = aims_of(self.laws, self.reference, self.grid, window.mask)
         self.bounds = [bound for law in self.laws if (bound := law.at_points()) is not None]
-        self.bound_aims = aims_of(self.bounds, self.reference, self.domain, window.mask) if points is not None else []
+        self.bound_aims = aims_of(self.bounds, self.reference, self.grid, window.mask) if points is not None else []
         # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
         whole = bool(self.laws) or points is not None
         self.holes = Holes(window.mask) if window.mask is not None and whole else None
@@ -75,14 +72,14 @@ class Stepping:
     def settle(self, z: Tensor, after: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """What `step` gives, where `after` are the tokens of the next frame: it is decoded and repaired."""
         condition = self.condition(step)
-        state = LatentState(after, self.periodic, self.corner)
+        state = LatentState(after, self.grid)
         own = self.simulator.codec.decode(state, self.task)
         if self.points is not None and not self.laws and self.holes is None:
             return self._next(z, after), self._at_points(self.points, own, state, condition)
         self.unrepaired = raw = self.refined(
-            self.simulator.codec.brought_to(own, self.task, state, self.grid), condition
+            self.simulator.codec.brought_to(own, self.task, state, self.grid.shape), condition
         )
-        frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask, self.aims)
+        frame = repaired(raw, self.laws, self.reference, self.grid, self.window.mask, self.aims)
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)
         values = frame if self.points is None else self._at_points(self.points, own, state, condition, raw, frame)
@@ -96,7 +93,7 @@ class Stepping:
         no error of the codec comes in."""
         if not self.laws:
             return z
-        return self.simulator.codec.moved(z, frame - raw, self.task, self.periodic, self.window.corner)
+        return self.simulator.codec.moved(z, frame - raw, self.task, self.window.grid)
 
     def _at_points(
         self,
@@ -110,20 +107,20 @@ class Stepping:
         """Values at points: of a field without holes those between the cells of the codec's `own` grid, moved by what
         the repair moved there; else those between the cells of the repaired `frame`."""
         places = points.expand(len(own), *points.shape)
-        there = seen_from(self.corner, places)
+        there = seen_from(self.grid.corner, places)
         if self.holes is not None:
             assert frame is not None
-            values = interpolate(frame, there, self.periodic, local=True)
+            values = interpolate(frame, there, self.grid.periodic, local=True)
         else:
-            values = interpolate(own, self.simulator.codec.places(places, self.task, state), self.periodic)
+            values = interpolate(own, self.simulator.codec.places(places, self.task, state), self.grid.periodic)
             values = self.refined(values, condition)
             if raw is not None and frame is not None:
-                values = values + interpolate(frame - raw, there, self.periodic)
+                values = values + interpolate(frame - raw, there, self.grid.periodic)
         return self.bounded(values)
 
     def bounded(self, values: Tensor) -> Tensor:
         """Values at points `(B, P, C)` kept within the bounds of the guarding laws, also between cells."""
-        return repaired(values, self.bounds, self.reference, self.domain, aims=self.bound_aims)
+        return repaired(values, self.bounds, self.reference, self.grid, aims=self.bound_aims)
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:
         """A frame, or values at points, as the other parts correct it."""

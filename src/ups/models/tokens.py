@@ -12,7 +12,6 @@ from ups.models.blocks import Block, BlockShape
 from ups.models.conditions import Conditioner, driven_by
 from ups.models.config import NetworkConfig
 from ups.models.encoders import InputEncoder
-from ups.models.grids import Space
 from ups.models.layers import Walls, draw_small, modulated
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.transformer import Transformer
@@ -109,12 +108,12 @@ class TokenNetwork(Part):
         `features (B, *G, width)`: what is known of each token besides.
         """
         first = numbers[0]
-        space = Space(tuple(first.shape[1:-1]), condition.periodic)
+        space = condition.grid.cells(first.shape[1:-1])
         x = self.enter(torch.cat(tuple(numbers), -1)) + self.walls(space, first.device)
         if features is not None:
             x = x + features
         if condition.task in self.inputs.tasks:
-            x = x + self.inputs(condition.inputs, condition.task, space, condition.corner)
+            x = x + self.inputs(condition.inputs, condition.task, space, condition.grid)
         mixed = self.core(x, c, space, condition.task)
         gain, shift = self.modulation(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(2, -1)
         answer: Tensor = self.head(modulated(mixed, self.norm, gain, shift))

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape, GlobalAttention, fourier
 from ups.models.config import NetworkConfig
-from ups.models.grids import Space
+from ups.types import Grid
 
 
 class Transformer(nn.Module):
@@ -17,7 +17,7 @@ class Transformer(nn.Module):
         mixer = fourier(shape, config.modes) if config.mixing == "fourier" else lambda: GlobalAttention(shape)
         self.blocks = nn.ModuleList(Block(shape, mixer) for _ in range(config.shape.depth))
 
-    def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor, space: Grid, task: str) -> Tensor:
         for block in self.blocks:
             x = block(x, c, space, task)
         return x

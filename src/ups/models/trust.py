@@ -159,7 +159,7 @@ def signs_of(
         return
     plain = Stepping(simulator, window)
     z, time = plain.start(), torch.zeros_like(window.step(0), dtype=torch.float64)
-    laws = laws_of(plain.task, window.periodic)
+    laws = laws_of(plain.task, window.grid.periodic)
     draws = members is None and any(part.draws for part in simulator.awake(plain.task))
     watchers = Watchers(simulator, window, seed) if draws else None
     calibration = calibration_of(simulator, plain.task)
@@ -169,7 +169,7 @@ def signs_of(
             frames.append(frame)
         assert plain.unrepaired is not None
         pair = torch.stack((plain.reference, plain.unrepaired), 1)
-        signs = {f"law {law.name}": law.residual(pair, plain.domain, window.mask) for law in laws}
+        signs = {f"law {law.name}": law.residual(pair, plain.grid, window.mask) for law in laws}
         if watchers is not None or members is not None:
             drawn = members[:WATCHERS, :, i] if members is not None else watchers.step(i) if watchers else None
             assert drawn is not None
@@ -230,7 +230,7 @@ class Watch:
 
     def __init__(self, simulator: SimulatorLike, window: Window, seed: int = 0, stop_at: Any = None) -> None:
         self.simulator, self.window, self.seed, self.stop_at = simulator, window, seed, check_threshold(stop_at)
-        self.model = error_model(simulator, window.task, window.periodic)
+        self.model = error_model(simulator, window.task, window.grid.periodic)
         self.errors = torch.zeros(len(window), 0)
 
     def count(self, steps: int) -> int:

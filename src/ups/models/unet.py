@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape, WindowAttention, fourier
 from ups.models.config import NetworkConfig
-from ups.models.grids import Space
+from ups.types import Grid
 
 
 class Halve(nn.Module):
@@ -21,7 +21,7 @@ class Halve(nn.Module):
         super().__init__()
         self.pair, self.widen = nn.Linear(2 * width, width), nn.Linear(width, wider)
 
-    def forward(self, x: Tensor, space: Space) -> Tensor:
+    def forward(self, x: Tensor, space: Grid) -> Tensor:
         for axis in range(1, space.ndim + 1):
             pairs = torch.unflatten(x, axis, (-1, 2)).movedim(axis + 1, -2).flatten(-2)
             x = self.pair(pairs)
@@ -36,7 +36,7 @@ class Double(nn.Module):
         super().__init__()
         self.narrow, self.pair = nn.Linear(wider, width), nn.Linear(width, 2 * width)
 
-    def forward(self, x: Tensor, space: Space) -> Tensor:
+    def forward(self, x: Tensor, space: Grid) -> Tensor:
         x = self.narrow(x)
         for axis in range(1, space.ndim + 1):
             x = torch.unflatten(self.pair(x), -1, (2, -1)).movedim(-2, axis + 1).flatten(axis, axis + 1)
@@ -73,10 +73,10 @@ class UNet(nn.Module):
         self.shrink = nn.ModuleList(Halve(a, b) for a, b in itertools.pairwise(widths))
         self.grow = nn.ModuleList(Double(b, a) for a, b in itertools.pairwise(widths))
 
-    def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor, space: Grid, task: str) -> Tensor:
         return self._level(0, x, c, space, task)
 
-    def _level(self, level: int, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
+    def _level(self, level: int, x: Tensor, c: Tensor, space: Grid, task: str) -> Tensor:
         for block in self.down[level]:  # type: ignore[attr-defined]
             x = block(x, c, space, task)
         if level < len(self.shrink) and all(n % 2 == 0 and n >= 4 for n in space.shape):

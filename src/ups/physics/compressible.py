@@ -20,7 +20,7 @@ from ups.physics.random import Draw
 from ups.physics.riemann import FLOOR, GAMMA, hllc
 from ups.physics.solver import Equation, param
 from ups.physics.viscosity import Viscosity
-from ups.types import Domain, Field, PhysicsError, Storage, TaskSpec
+from ups.types import Field, Grid, PhysicsError, Storage, TaskSpec
 
 CFL = 0.3
 
@@ -47,7 +47,7 @@ def primitive(w: Tensor, dim: int = 1) -> Tensor:
     return torch.cat([density, pressure, velocity], dim=dim)
 
 
-def gas_limit(domain: Domain) -> Callable[[Tensor], Tensor]:
+def gas_limit(domain: Grid) -> Callable[[Tensor], Tensor]:
     """min dx / (|v| + c) over cells and axes, `(B,)`, of a gas `(B, 2 + D, *S)` of density, pressure, velocities."""
     spacing = domain.spacing
 
@@ -101,10 +101,10 @@ class Compressible(Equation):
     def pace(self) -> float:
         """About the fastest signal in these initial states: for it, viscosity shall not be what limits the step."""
 
-    def refinement(self, scheme: str, domain: Domain) -> int:  # noqa: ARG002
+    def refinement(self, scheme: str, domain: Grid) -> int:  # noqa: ARG002
         return self.finer if scheme == "accurate" else 1
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> FiniteVolume:  # noqa: ARG002
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> FiniteVolume:  # noqa: ARG002
         viscosity = Viscosity(domain, self.eta, self.zeta, CFL * min(domain.spacing) / self.pace)
         # dw/dt of the inviscid gas: limited primitive slopes, HLLC, all axes at once.
         tendency, free, most = flux_sum(domain, hllc), gas_limit(domain), viscosity.limit / CFL
@@ -178,16 +178,16 @@ class Compressible1D(Compressible):
         if self.init == "Shock" and self.boundary == "periodic":
             raise PhysicsError("cfd1d: a shock tube has open ends; with init Shock use boundary trans.")
 
-    def points(self, scheme: str, domain: Domain) -> Domain:
+    def points(self, scheme: str, domain: Grid) -> Grid:
         return pdebench_points(domain) if scheme == "pdebench" and self.init == "Rand" else domain
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         x = draw.tensor(domain.coordinates[0])
         channel = self._jump if self.init == "Shock" else self._modes
         logs = {"density": (1.0, 10.0), "pressure": (10.0, 100.0)}
         return torch.stack([channel(draw, x, domain, n, logs.get(n)) for n in ("density", "pressure", "Vx")], dim=-1)
 
-    def _modes(self, draw: Draw, x: Tensor, domain: Domain, name: str, size: tuple[float, float] | None) -> Tensor:
+    def _modes(self, draw: Draw, x: Tensor, domain: Grid, name: str, size: tuple[float, float] | None) -> Tensor:
         length = domain.lengths[0]
         u = random_modes(draw, x, length, modes=3, window=0.5, name=name)
         if size is None:
@@ -198,7 +198,7 @@ class Compressible1D(Compressible):
         unit = ((u - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
         return draw.log_uniform(f"{name}.scale", (1,), *size) * unit + draw.log_uniform(f"{name}.base", (1,), *size)
 
-    def _jump(self, draw: Draw, x: Tensor, domain: Domain, name: str, size: tuple[float, float] | None) -> Tensor:
+    def _jump(self, draw: Draw, x: Tensor, domain: Grid, name: str, size: tuple[float, float] | None) -> Tensor:
         low, high = size if size is not None else (math.exp(-0.5), math.exp(0.5))
         (lo, _), length = domain.bounds[0], domain.lengths[0]
         place = draw.uniform(f"{name}.jump", (1,), lo + 0.25 * length, lo + 0.75 * length)
@@ -231,7 +231,7 @@ class Compressible2D(Compressible):
     def pace(self) -> float:
         return 4 * (1 + 2 * self.mach) if self.init == "Rand" else 2 + 1 / self.mach
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         return (random_gas if self.init == "Rand" else turbulent_gas)(draw, domain, self.mach, GAMMA)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from ups.later import Tensor, torch
-from ups.types import Domain
+from ups.types import Grid
 
 
 class PeriodicDiffusion:
@@ -16,7 +16,7 @@ class PeriodicDiffusion:
     of a step is in proportion to the change, not to the state; the mean stays as it is.
     """
 
-    def __init__(self, domain: Domain, like: Tensor, diffusivity: Callable[[], float | Tensor]) -> None:
+    def __init__(self, domain: Grid, like: Tensor, diffusivity: Callable[[], float | Tensor]) -> None:
         (self.cells,), (dx,) = domain.shape, domain.spacing
         k = 2 * math.pi * torch.fft.rfftfreq(self.cells, dx, dtype=torch.float64, device=like.device)
         self.symbol = (-4 / dx**2 * torch.sin(k * dx / 2).square()).to(like.dtype)

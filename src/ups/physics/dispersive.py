@@ -13,7 +13,7 @@ from ups.physics.padded import Padded
 from ups.physics.random import Draw
 from ups.physics.semilinear import Semilinear
 from ups.physics.solver import param
-from ups.types import Domain, Field, Storage, TaskSpec
+from ups.types import Field, Grid, Storage, TaskSpec
 
 SOLITONS = 4
 
@@ -48,7 +48,7 @@ class KuramotoSivashinsky1D(Semilinear):
         storage=Storage(kind="array", pattern="1D_KS_Sols_Nu{nu}.hdf5", attrs={"nu": "Nu"}),
     )
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         return low_modes(draw, domain, amplitude=3.0).unsqueeze(-1)
 
     # In units of √ν (length) and ν (time) the attractor is the same for every ν; so are these two bounds.
@@ -100,11 +100,11 @@ class KortewegDeVries1D(Semilinear):
         storage=Storage(kind="array", pattern="1D_KdV_Sols_delta{delta}.hdf5", attrs={"delta": "delta"}),
     )
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         waves = low_modes(draw, domain, amplitude=1.0)
         return torch.where(draw.chance("solitons", 0.5).unsqueeze(1), self._solitons(draw, domain), waves).unsqueeze(-1)
 
-    def _solitons(self, draw: Draw, domain: Domain) -> Tensor:
+    def _solitons(self, draw: Draw, domain: Grid) -> Tensor:
         """`(B, N)` one to four solitons, each in its own quarter of the box, with their nearest periodic images."""
         x, length = draw.tensor(domain.coordinates[0]), domain.lengths[0]
         count = 1 + draw.integers("count", (), SOLITONS)

@@ -11,7 +11,7 @@ import numpy as np
 from ups.later import Tensor, torch
 from ups.physics.constraints import NOTHING, Law
 from ups.tensors import table
-from ups.types import Array, Domain
+from ups.types import Array, Grid
 
 STENCIL = 5  # cells that a derivative reads along an axis with walls: fourth order
 COARSE = 3  # the same to second order, by which the error of the first is judged
@@ -78,7 +78,7 @@ def _made(
     return Projection(shape, lengths, periodic, device)
 
 
-def projection(domain: Domain, device: torch.device) -> Projection:
+def projection(domain: Grid, device: torch.device) -> Projection:
     """That of a box, made once for each device."""
     return _made(domain.shape, domain.lengths, domain.periodic, device)
 
@@ -112,12 +112,12 @@ class DivergenceFree(Law):
         size = torch.stack([s.square() for row in slopes for s in row]).sum(0)
         return divergence.square().flatten(1).mean(1), size.flatten(1).mean(1)
 
-    def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         assert mask is None, "the divergence of a masked field is not measured"
         divergence, size = self._squares(u, projection(domain, u.device).slopes)
         return (divergence / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
 
-    def sampling_error(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def sampling_error(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """By how much the divergence to fourth order and that to second order differ; nothing where all axes wrap."""
         p = projection(domain, u.device)
         gap = [fine - coarse for fine, coarse in zip(p.slopes, p.coarse, strict=True)]
@@ -125,14 +125,14 @@ class DivergenceFree(Law):
         total = torch.stack([unsure[a][a] for a in range(domain.ndim)]).sum(0).square().flatten(1).mean(1)
         return (total / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         assert mask is None, "the divergence of a masked field is not penalised"
         slopes = projection(domain, u.device).slopes
         divergence, _ = self._squares(u, slopes)
         _, size = self._squares(reference.unsqueeze(1), slopes)
         return (divergence / size.clamp_min(NOTHING)).to(u.dtype)
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         assert mask is None, "the divergence of a masked field is not repaired"
         p, ndim = projection(domain, u.device), domain.ndim
         flow = [u[..., c].double() for c in self.channels]

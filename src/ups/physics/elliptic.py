@@ -15,7 +15,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import Equation, Stepper, initial_states, param, solve
 from ups.physics.steady import SteadySystem
 from ups.physics.stiff import LinearRelaxation
-from ups.types import Domain, Field, PhysicsError, Storage, TaskSpec
+from ups.types import Field, Grid, PhysicsError, Storage, TaskSpec
 
 # Relative residual to which generated fields are solved.
 SOLVED = 1e-10
@@ -64,7 +64,7 @@ class Darcy2D(Equation):
     relaxation_time: ClassVar[float] = 1.75
     isotropic: ClassVar[bool] = True
 
-    def inputs(self, draw: Draw, domain: Domain) -> Tensor:
+    def inputs(self, draw: Draw, domain: Grid) -> Tensor:
         """The permeability `(B, X, Y, 1)`, 0.1 or 1."""
         draw64 = dataclasses.replace(draw, dtype=torch.float64)  # so that both precisions have the same medium
         centre = draw64.uniform("centre", (5, 2))
@@ -78,7 +78,7 @@ class Darcy2D(Equation):
         a = torch.full(high.shape, 0.1, dtype=draw.dtype, device=draw.device)
         return a.masked_fill_(high, 1.0).unsqueeze(-1)
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         """Where the relaxation starts: c (1 + δ w(x)), c ~ U(0.1, 10), δ ~ U(0.01, 0.2).
 
         w sums the waves cos(2π k·x + φ) with both components of k in ±1 … ±4 and |k| ≤ 4, amplitudes |k|^(−1/2)
@@ -96,7 +96,7 @@ class Darcy2D(Equation):
         level, delta = draw.uniform("level", (1, 1), 0.1, 10.0), draw.uniform("delta", (1, 1), 0.01, 0.2)
         return (level * (1 + delta * field)).unsqueeze(-1)
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
         """There is none without a medium: see `relaxation`."""
         raise PhysicsError(
             f"darcy2d has no stepper for scheme '{scheme}': every sample has its own medium; call simulate, or "
@@ -106,13 +106,13 @@ class Darcy2D(Equation):
     def laws(self) -> tuple[Law, ...]:
         return (Positive("pressure", 0), HeldFaces("walls", 0, 0.0, (0, 1)))
 
-    def relaxation(self, a: Tensor, domain: Domain) -> LinearRelaxation:
+    def relaxation(self, a: Tensor, domain: Grid) -> LinearRelaxation:
         """u_t = ∇·(a∇u) + β in the media a ≤ 1, `(B, X, Y, 1)`, with zeros in the ghost cells."""
         flow = FiveCell(a[..., 0].double(), domain, harmonic=False)
         radius = 4 * sum(1 / width**2 for width in domain.spacing)
         return LinearRelaxation(lambda u: flow(u[..., 0]).unsqueeze(-1), self.beta, radius)
 
-    def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
+    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
         """The pressure `(B, 1, X, Y, 1)`; `times` has no meaning here."""
         self.check_scheme(scheme)
         a = self.inputs(draw, domain)
@@ -123,7 +123,7 @@ class Darcy2D(Equation):
         return solve(self.relaxation(a, domain), start, [0.0, self.relaxation_time])[:, 1:]
 
     @classmethod
-    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Domain) -> SteadySystem:
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Grid) -> SteadySystem:
         if not bool(((inputs > 0) & inputs.isfinite()).all()):
             raise PhysicsError("The permeability must be finite and positive in every cell.")
         force = params["beta"].to(inputs.device, torch.float64).reshape(-1, 1, 1, 1)
@@ -157,7 +157,7 @@ class Poisson2D(Equation):
     )
     isotropic: ClassVar[bool] = True
 
-    def inputs(self, draw: Draw, domain: Domain) -> Tensor:
+    def inputs(self, draw: Draw, domain: Grid) -> Tensor:
         """The force `(B, X, Y, 1)`. Summed wave by wave: a matrix product may round differently in another batch."""
         draw64 = dataclasses.replace(draw, dtype=torch.float64)
         k = torch.arange(FORCE_WAVES, dtype=torch.float64, device=draw.device)
@@ -174,22 +174,22 @@ class Poisson2D(Equation):
             total += rows[:, i, None, :] * x[i, :, None]
         return total.unsqueeze(-1).to(draw.dtype)
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         """Nothing: the solution does not depend on a start."""
         return torch.zeros((len(draw), *domain.shape, 1), dtype=draw.dtype, device=draw.device)
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:  # noqa: ARG002
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
         """There is none: nothing moves."""
         raise PhysicsError(f"poisson2d has no stepper for scheme '{scheme}': it has no time; call simulate.")
 
-    def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
+    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
         """The potential `(B, 1, X, Y, 1)`; `times` has no meaning here."""
         self.check_scheme(scheme)
         system = self.steady_system({}, self.inputs(draw, domain), domain)
         return system.solution(SOLVED).to(draw.dtype).unsqueeze(1)
 
     @classmethod
-    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Domain) -> SteadySystem:  # noqa: ARG003
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Grid) -> SteadySystem:  # noqa: ARG003
         if not bool(inputs.isfinite().all()):
             raise PhysicsError("The force must be finite in every cell.")
         return diffusion_system(torch.ones_like(inputs), inputs, domain)
@@ -202,7 +202,7 @@ class FiveCell:
     Otherwise face values are arithmetic means and the boundary values sit in ghost cells, a whole cell from them.
     """
 
-    def __init__(self, a: Tensor, domain: Domain, harmonic: bool) -> None:
+    def __init__(self, a: Tensor, domain: Grid, harmonic: bool) -> None:
         edge = 2.0 if harmonic else 1.0
         self.faces: list[Tensor] = []  # per axis: conductance of the n + 1 faces, over the squared cell width
         self.diagonal = torch.zeros_like(a)
@@ -224,7 +224,7 @@ class FiveCell:
         return total
 
 
-def diffusion_system(a: Tensor, force: Tensor, domain: Domain) -> SteadySystem:
+def diffusion_system(a: Tensor, force: Tensor, domain: Grid) -> SteadySystem:
     """−∇·(a∇u) = force, u = 0 on the boundary, in double precision; a > 0 and force are `(B, X, Y, 1)`.
 
     Iterations grow with √(max a / min a): about 40 to 1e-10 for a ratio of 10 at every resolution.
@@ -233,7 +233,7 @@ def diffusion_system(a: Tensor, force: Tensor, domain: Domain) -> SteadySystem:
     return SteadySystem(flow, inverse_laplacian(domain, a.device), force[..., 0].double())
 
 
-def inverse_laplacian(domain: Domain, device: torch.device) -> Callable[[Tensor], Tensor]:
+def inverse_laplacian(domain: Grid, device: torch.device) -> Callable[[Tensor], Tensor]:
     """(−Δ)⁻¹ on `(B, X, Y)` for u = 0 on the outer faces, exact for the five-point stencil, by fast sine transforms."""
     total = torch.zeros(domain.shape, dtype=torch.float64, device=device)
     for axis, (n, width) in enumerate(zip(domain.shape, domain.spacing, strict=True)):

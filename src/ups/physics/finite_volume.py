@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ups.later import Tensor, torch
 from ups.triton_check import runs_triton
-from ups.types import Domain
+from ups.types import Grid
 
 
 def with_ghosts(u: Tensor, axis: int, periodic: bool, width: int = 2) -> Tensor:
@@ -54,7 +54,7 @@ def divergence(flux: Tensor, axis: int, dx: float) -> Tensor:
     return (flux.narrow(axis, 1, n) - flux.narrow(axis, 0, n)).mul_(1 / dx)
 
 
-def flux_sum(domain: Domain, flux: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
+def flux_sum(domain: Grid, flux: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
     """−∇·F of states `(B, C, *S)`, all axes at once; `flux` is that between the states at both sides of faces."""
     axes = [(2 + a, dx, periodic) for a, (dx, periodic) in enumerate(zip(domain.spacing, domain.periodic, strict=True))]
 
@@ -90,7 +90,7 @@ class FiniteVolume:
     still on their way go on without the others. `kernels` takes the steps on a GPU; without it they are compiled.
     """
 
-    domain: Domain
+    domain: Grid
     tendency: Callable[[Tensor], Tensor]
     limit: Callable[[Tensor], Tensor]
     cfl: float

@@ -5,15 +5,15 @@ from __future__ import annotations
 from ups.later import Tensor, torch
 from ups.physics.initial import evaluate, plane_waves, random_waves, reference, solenoidal, window_of
 from ups.physics.random import Draw
-from ups.types import Domain
+from ups.types import Grid
 
 
-def mean_speed(coefficients: Tensor, domain: Domain, draw: Draw) -> Tensor:
+def mean_speed(coefficients: Tensor, domain: Grid, draw: Draw) -> Tensor:
     """⟨|v|⟩ `(B,)` of a velocity given by its waves."""
     return evaluate(coefficients, reference(domain), draw).square().sum(1).sqrt().flatten(1).mean(1)
 
 
-def random_gas(draw: Draw, domain: Domain, mach: float, gamma: float) -> Tensor:
+def random_gas(draw: Draw, domain: Grid, mach: float, gamma: float) -> Tensor:
     """PDEBench's random gas `(B, *S, 2 + D)`: density, pressure, velocities, at the points of `domain`.
 
     ρ = ρ₀ (1 + δρ f/max|f|), p likewise around p₀ = ρ₀ T₀; ρ₀, T₀ ~ U(0.1, 10), δρ, δp ~ U(0.01, 0.2). Velocity scaled
@@ -37,7 +37,7 @@ def random_gas(draw: Draw, domain: Domain, mach: float, gamma: float) -> Tensor:
     return torch.cat([base.view(len(draw), 2, *([1] * ndim)) * (1 + ripple), velocity], dim=1).movedim(1, -1)
 
 
-def turbulent_gas(draw: Draw, domain: Domain, mach: float, gamma: float) -> Tensor:
+def turbulent_gas(draw: Draw, domain: Grid, mach: float, gamma: float) -> Tensor:
     """PDEBench's turbulence `(B, *S, 2 + D)`: ρ = 1, p = 1/(Γ M²), divergence-free velocity of mean speed 1."""
     ndim = domain.ndim
     motion = solenoidal(plane_waves(draw, "waves.velocity", ndim, ndim), draw)

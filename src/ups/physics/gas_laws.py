@@ -9,7 +9,7 @@ from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Mean, Positive, mean_in, quotient
 from ups.physics.riemann import GAMMA
 from ups.triton_check import runs_triton
-from ups.types import Domain
+from ups.types import Grid
 
 WARMTH = 0.01
 LEAST = 2.0**-1022  # the smallest number that a quotient in float64 is divided by
@@ -86,14 +86,14 @@ class GasRepair:
     def laws(self) -> int:
         return 4 + self.ndim
 
-    def aim(self, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def aim(self, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         """The means of density, momenta and twice the energy, that in D equal parts, `(B, 1, …, 1 + 2 D)`."""
         u = reference.unsqueeze(1).double()
         density, velocity = u[..., :1], u[..., 2:]
         energy = (2 / self.ndim * energy_of(u)).unsqueeze(-1).expand_as(velocity)
         return mean_in(domain, mask)(torch.cat((density, density * velocity, energy), -1))
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         """One frame `(B, 1, *S, 2 + D)` that obeys all laws."""
         if mask is None and _fits_a_kernel(u, aim):
             from ups.physics.law_kernels import repair_gas

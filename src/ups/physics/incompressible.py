@@ -15,7 +15,7 @@ from ups.physics.padded import Padded, resize_spectrum, resolving
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, Stepper, initial_states, param, solve
 from ups.physics.spectral import ETDRK4, dealias_mask, wavenumbers
-from ups.types import Domain, Field, Storage, TaskSpec
+from ups.types import Field, Grid, Storage, TaskSpec
 
 SCHMIDT = 10.0  # ν / κ
 SPEED = 3.0
@@ -61,7 +61,7 @@ class Incompressible2D(Equation):
     def kappa(self) -> float:
         return self.nu / SCHMIDT
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         """Velocity from a random stream function, rescaled to a largest speed U(0.3, 1); tracer 1 + a field in ±1."""
         u, v = smooth_field(draw, domain, "stream", (0, 1)), -smooth_field(draw, domain, "stream", (1, 0))
         scale = draw.uniform("speed", (), 0.3, 1.0) / (u.square() + v.square()).amax((1, 2)).sqrt()
@@ -70,18 +70,18 @@ class Incompressible2D(Equation):
         scale = scale.view(-1, 1, 1)
         return torch.stack([u * scale, v * scale, tracer], dim=-1)
 
-    def inputs(self, draw: Draw, domain: Domain) -> Tensor:
+    def inputs(self, draw: Draw, domain: Grid) -> Tensor:
         """The force `(B, X, Y, 2)`: two smooth fields without mean, rescaled to a largest size U(0.3, 1)."""
         force = torch.stack([smooth_field(draw, domain, f"force{axis}") for axis in "xy"], dim=-1)
         largest = force.square().sum(-1).amax((1, 2)).sqrt()
         return force * (draw.uniform("push", (), 0.3, 1.0) / largest).view(-1, 1, 1, 1)
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
         """Without force; `forced` takes one."""
         self.check_scheme(scheme)
         return self.forced(domain, like.new_zeros((1, *domain.shape, 2)))
 
-    def forced(self, domain: Domain, force: Tensor, at_least: int | None = None) -> Padded:
+    def forced(self, domain: Grid, force: Tensor, at_least: int | None = None) -> Padded:
         """The stepper under a steady force `(B, X, Y, 2)`, one per sample or one for all.
 
         It solves on a grid fine enough for the tracer, and no coarser than `at_least`: by default the stored grid,
@@ -98,7 +98,7 @@ class Incompressible2D(Equation):
         decay = -(kx**2 + ky**2).unsqueeze(-1) * damping
         return Padded(domain, ETDRK4(fine, decay, _Tendency(fine, spectrum), step=2.0 / (SPEED * highest)))
 
-    def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
+    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:
         self.check_scheme(scheme)
         # Random states and forces hold 4 waves per axis: a grid of 512 would only repeat what the tracer's grid knows.
         stepper = self.forced(domain, self.inputs(draw, domain), at_least=8 * CUTOFF)
@@ -118,7 +118,7 @@ class _Tendency:
     is (∂y, −∂x) ω / k² up to the mean, which the force's mean drives.
     """
 
-    def __init__(self, domain: Domain, force: Tensor) -> None:
+    def __init__(self, domain: Grid, force: Tensor) -> None:
         dtype = force.real.dtype
         kx, ky = wavenumbers(domain, force.device, dtype, real=True)
         keep = dealias_mask(domain, force.device, dtype)

@@ -6,7 +6,7 @@ import math
 
 from ups.later import Tensor, torch
 from ups.physics.random import Draw
-from ups.types import Domain
+from ups.types import Grid
 
 WINDOW_WIDTH = 0.45
 CUTOFF = 4  # waves along an axis
@@ -16,7 +16,7 @@ REFERENCE = {1: 1024, 2: 128, 3: 32}
 
 
 def random_waves(
-    draw: Draw, domain: Domain, name: str = "u", amplitude: float | Tensor = 1.0, channels: int = 1
+    draw: Draw, domain: Grid, name: str = "u", amplitude: float | Tensor = 1.0, channels: int = 1
 ) -> Tensor:
     """Smooth periodic states `(B, *S, channels)` without mean, in one, two or three dimensions.
 
@@ -30,7 +30,7 @@ def random_waves(
     return (evaluate(waves, domain, draw) * scale).movedim(1, -1)
 
 
-def low_modes(draw: Draw, domain: Domain, amplitude: float) -> Tensor:
+def low_modes(draw: Draw, domain: Grid, amplitude: float) -> Tensor:
     """`(B, N)` Σ_m A_m sin(2π m x / L + φ_m), A ~ U(−1, 1) scaled so that |u| ≤ `amplitude`; mean zero."""
     x = draw.tensor(2 * math.pi * (domain.coordinates[0] - domain.bounds[0][0]) / domain.lengths[0])
     size = draw.uniform("amplitude", (LOW,), -amplitude / LOW, amplitude / LOW)
@@ -41,7 +41,7 @@ def low_modes(draw: Draw, domain: Domain, amplitude: float) -> Tensor:
     return u
 
 
-def smooth_field(draw: Draw, domain: Domain, name: str, slope: tuple[int, int] = (0, 0)) -> Tensor:
+def smooth_field(draw: Draw, domain: Grid, name: str, slope: tuple[int, int] = (0, 0)) -> Tensor:
     """`(B, X, Y)` random sum of the modes 0 ≤ |m| ≤ 4 per axis, but the constant; `slope`: derivatives per axis.
 
     Amplitudes are uniform in (−1, 1)/(1 + m²). Built without any trigonometry or sum that runs over the batch, so a
@@ -101,7 +101,7 @@ def window_of(draw: Draw, x: Tensor, probability: float, name: str = "u") -> Ten
     return torch.where(r < probability, faded, torch.ones_like(faded))
 
 
-def pdebench_points(domain: Domain) -> Domain:
+def pdebench_points(domain: Grid) -> Grid:
     """Points stretched by L / (L − dx): PDEBench takes the first to the last cell centre for one wavelength.
 
     Evaluated there, a periodic state becomes PDEBench's, which misses periodicity by one cell in a thousand.
@@ -112,7 +112,7 @@ def pdebench_points(domain: Domain) -> Domain:
             domain.coordinates, domain.bounds, domain.lengths, domain.spacing, strict=True
         )
     )
-    return Domain(stretched, domain.periodic, domain.bounds)
+    return Grid.along(stretched, domain.periodic, domain.bounds)
 
 
 def normalised(u: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def solenoidal(coefficients: Tensor, draw: Draw) -> Tensor:
     return coefficients - grid * along
 
 
-def evaluate(coefficients: Tensor, domain: Domain, draw: Draw) -> Tensor:
+def evaluate(coefficients: Tensor, domain: Grid, draw: Draw) -> Tensor:
     """The fields `(B, count, *S)` at the points of `domain`, one axis after the other, each a matrix product."""
     k = torch.arange(-CUTOFF, CUTOFF + 1, device=draw.device, dtype=draw.dtype)
     field = coefficients
@@ -162,7 +162,7 @@ def evaluate(coefficients: Tensor, domain: Domain, draw: Draw) -> Tensor:
     return field.real
 
 
-def reference(domain: Domain) -> Domain:
+def reference(domain: Grid) -> Grid:
     """A fixed grid on which means and extremes are taken, so that a state does not depend on its resolution."""
     n = REFERENCE[domain.ndim]
-    return Domain.box(domain.bounds, (n,) * domain.ndim, domain.periodic)
+    return Grid((n,) * domain.ndim, domain.periodic, domain.bounds)

@@ -9,7 +9,7 @@ from ups.later import Tensor
 from ups.physics import EQUATIONS
 from ups.physics.constraints import Conserved, JointRepair, Law, Positive
 from ups.physics.divergence import DivergenceFree
-from ups.types import ConfigError, Domain, Params, TaskSpec
+from ups.types import ConfigError, Grid, Params, TaskSpec
 
 Guard = bool | tuple[str, ...]
 
@@ -73,7 +73,7 @@ def repaired(
     frame: Tensor,
     laws: Sequence[Law],
     reference: Tensor,
-    domain: Domain,
+    domain: Grid,
     mask: Tensor | None = None,
     aims: Sequence[Tensor] | None = None,
 ) -> Tensor:
@@ -96,14 +96,12 @@ def repairs_of(laws: Sequence[Law]) -> Sequence[Law | JointRepair]:
     return (joint,) if joint is not None and whole else laws
 
 
-def aims_of(laws: Sequence[Law], reference: Tensor, domain: Domain, mask: Tensor | None = None) -> list[Tensor]:
+def aims_of(laws: Sequence[Law], reference: Tensor, domain: Grid, mask: Tensor | None = None) -> list[Tensor]:
     """What each of the repairs of laws aims at, given a reference."""
     return [repair.aim(reference, domain, mask) for repair in repairs_of(laws)]
 
 
-def broken(
-    frames: Tensor, laws: Iterable[Law], reference: Tensor, domain: Domain, mask: Tensor | None = None
-) -> Tensor:
+def broken(frames: Tensor, laws: Iterable[Law], reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
     """How much frames `(B, T, *S, C)` break laws, `(B,)`: the sum of their penalties; 0 where there is none."""
     total = frames.new_zeros(len(frames))
     for law in laws:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ups.later import Tensor, torch
 from ups.physics.spectral import ETDRK4, dealias_mask
-from ups.types import Domain
+from ups.types import Grid
 
 
 def resize_spectrum(spectrum: Tensor, shape: tuple[int, ...], to: tuple[int, ...]) -> Tensor:
@@ -29,7 +29,7 @@ def resize_spectrum(spectrum: Tensor, shape: tuple[int, ...], to: tuple[int, ...
     return spectrum * (math.prod(to) / math.prod(shape))
 
 
-def resolving(domain: Domain, wavenumber: float, at_least: tuple[int, ...]) -> Domain:
+def resolving(domain: Grid, wavenumber: float, at_least: tuple[int, ...]) -> Grid:
     """The least grid on the box of `domain`, but `at_least` that, two thirds of whose Nyquist reach `wavenumber`.
 
     Sizes are even products of 2, 3 and 5, which transform fast.
@@ -42,7 +42,7 @@ def resolving(domain: Domain, wavenumber: float, at_least: tuple[int, ...]) -> D
         while n != least and (n % 2 or n != next_fast_len(n, real=True)):
             n += 1
         shape.append(n)
-    return Domain.box(domain.bounds, tuple(shape), domain.periodic)
+    return Grid(tuple(shape), domain.periodic, domain.bounds)
 
 
 def _cells(wavenumber: float, length: float) -> int:
@@ -58,11 +58,11 @@ class Padded:
     thirds of the solving grid's Nyquist are dropped at the start.
     """
 
-    domain: Domain
+    domain: Grid
     inner: ETDRK4
 
     @classmethod
-    def grid(cls, domain: Domain, wavenumber: float) -> Domain:
+    def grid(cls, domain: Grid, wavenumber: float) -> Grid:
         """The grid to solve on, for what is stored on `domain` and has waves up to `wavenumber`."""
         return resolving(domain, wavenumber, at_least=domain.shape)
 
@@ -91,12 +91,12 @@ class Sampled(Padded):
     """
 
     @classmethod
-    def grid(cls, domain: Domain, wavenumber: float) -> Domain:
+    def grid(cls, domain: Grid, wavenumber: float) -> Grid:
         from scipy.fft import next_fast_len  # slow to import
 
         sizes = zip(domain.shape, domain.lengths, strict=True)
         shape = (n * next_fast_len(math.ceil(_cells(wavenumber, length) / n), real=True) for n, length in sizes)
-        return Domain.box(domain.bounds, tuple(shape), domain.periodic)
+        return Grid(tuple(shape), domain.periodic, domain.bounds)
 
     def read(self, state: Tensor) -> Tensor:
         every = (slice(None, None, m // n) for m, n in zip(self.inner.domain.shape, self.domain.shape, strict=True))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ups.later import Tensor, torch
 from ups.physics.constraints import Law, mean_in, mean_over, mean_square, with_channel
-from ups.types import Domain
+from ups.types import Grid
 
 # Of the span of a range: what solvers, roundings and what grids of 32 cells hide beyond straight lines add to it.
 SOLVER_ERROR = 2e-3
@@ -43,7 +43,7 @@ class InitialRange(Law):
     def at_points(self) -> Law:
         return replace(self, keeps_total=False)
 
-    def aim(self, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def aim(self, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         """Of a reference `(B, *S, C)` the lowest and the highest value that are allowed, those that are seen, their
         mean, and how large values may be before a frame's mean is lost, `(B, 6)`. The reference's own type can hold the
         bounds, so that no frame of that type rounds to what is beyond."""
@@ -52,7 +52,7 @@ class InitialRange(Law):
         largest = bounds[:, :2].abs().amax(1, keepdim=True)
         return torch.cat((bounds, q.double().flatten(1).mean(1, keepdim=True), MEAN_IS_LOST * largest), 1)
 
-    def _range(self, q: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
+    def _range(self, q: Tensor, domain: Grid) -> tuple[Tensor, Tensor]:
         """The lowest and the highest value that frames after `q (B, *S)` may have, `(B,)` each."""
         low, high = extremes(q, domain)
         for value in self.within:
@@ -61,7 +61,7 @@ class InitialRange(Law):
         room = SOLVER_ERROR * (high - low) + 16 * size.eps * torch.maximum(high.abs(), low.abs()) + size.tiny
         return low - room, high + room
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         q = u[..., self.channel].double()
         low, high, lowest, highest, usual, limit = (x.reshape(-1, *(1,) * (q.ndim - 1)) for x in aim.unbind(1))
         inside = q.clamp(low, high)
@@ -75,24 +75,24 @@ class InitialRange(Law):
             inside = torch.lerp(inside, bound, (middle - want) / (middle - bound))
         return with_channel(u, self.channel, inside)
 
-    def _excess(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None) -> Tensor:
+    def _excess(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None) -> Tensor:
         """How far each cell of frames is beyond the range of a reference, `(B, T, *S)`; 0 where it is not."""
         q = u[..., self.channel]
         bounds = self._range(filled(reference[..., self.channel], mask), domain)
         return q - q.clamp(*(bound.reshape(-1, *(1,) * (q.ndim - 1)) for bound in bounds))
 
-    def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         excess = self._excess(u, u[:, 0], domain, mask).abs()
         size = u[..., self.channel].abs()
         if mask is not None:
             excess, size = (x.masked_fill(~mask.unsqueeze(1), 0.0) for x in (excess, size))
         return excess.flatten(1).amax(1) / size.flatten(1).amax(1).clamp_min(torch.finfo(u.dtype).tiny)
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         excess = self._excess(u, reference, domain, mask)
         return mean_square(excess, reference[..., self.channel], domain, mask)
 
-    def sampling_error(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+    def sampling_error(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
         """What is hidden between the cells of the first frame beyond those that are seen."""
         q = filled(u[:, 0, ..., self.channel].double(), mask)
         low, high = extremes(q, domain)
@@ -107,7 +107,7 @@ def filled(q: Tensor, mask: Tensor | None) -> Tensor:
     return q if mask is None else torch.where(mask, q, mean_over(q, space, mask, keepdim=True))
 
 
-def extremes(q: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
+def extremes(q: Tensor, domain: Grid) -> tuple[Tensor, Tensor]:
     """The lowest and the highest value, `(B,)` each, that a field sampled in cells `(B, *S)` may have between them."""
     low, high = torch.aminmax(q.flatten(1), dim=1)
     below, above = torch.zeros_like(low), torch.zeros_like(high)

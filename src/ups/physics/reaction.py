@@ -16,7 +16,7 @@ from ups.physics.ranges import InitialRange
 from ups.physics.solver import Equation, Stepper, param
 from ups.physics.spectral import ETDRK4, dealias_mask
 from ups.physics.stiff import Rodas4
-from ups.types import Domain, Dynamics, Field, Storage, TaskSpec
+from ups.types import Dynamics, Field, Grid, Storage, TaskSpec
 
 SORPTION_CELLS = 1024
 
@@ -60,22 +60,22 @@ class ReacDiff1D(Equation):
         dynamics=Dynamics(changes_when_uniform=True),
     )
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         """PDEBench's random sum of modes, each sample mapped to [0, 1]."""
         u = random_modes(draw, draw.tensor(domain.coordinates[0]), domain.lengths[0])
         return normalised(u).unsqueeze(-1)
 
-    def points(self, scheme: str, domain: Domain) -> Domain:
+    def points(self, scheme: str, domain: Grid) -> Grid:
         return pdebench_points(domain) if scheme == "pdebench" else domain
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Graded:
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Graded:
         return self._graded(scheme, domain, like, like.new_tensor([self.nu]), like.new_tensor([self.rho]))
 
-    def stepper_each(self, scheme: str, domain: Domain, values: Mapping[str, Tensor]) -> Stepper:
+    def stepper_each(self, scheme: str, domain: Grid, values: Mapping[str, Tensor]) -> Stepper:
         nu, rho = values["nu"], values["rho"]
         return MadeAtStart(lambda: self._graded(scheme, domain, nu, nu, rho))
 
-    def _graded(self, scheme: str, domain: Domain, like: Tensor, nu: Tensor, rho: Tensor) -> Graded:
+    def _graded(self, scheme: str, domain: Grid, like: Tensor, nu: Tensor, rho: Tensor) -> Graded:
         """With ν and ρ `(1,)` or one per sample `(B,)`; the steps are those that the fastest sample needs."""
         (n,), (dx,) = domain.shape, domain.spacing
         # The Nyquist mode diffuses like any other, so its wavenumber is not set to zero here.
@@ -168,16 +168,16 @@ class DiffSorp1D(Equation):
         dynamics=Dynamics(changes_when_uniform=True),
     )
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         """Constant in space, U(0, 0.2)."""
         return draw.uniform("level", (1, 1), 0.0, 0.2).expand(-1, domain.shape[0], 1).clone()
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:  # noqa: ARG002
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
         cells = Sorption(domain, faces=scheme == "accurate")
         rtol, atol = (1e-7, 1e-8) if scheme == "accurate" else (1e-6, 1e-7)
         return Rodas4(cells.rate, cells.jacobian, rtol, atol)
 
-    def refinement(self, scheme: str, domain: Domain) -> int:
+    def refinement(self, scheme: str, domain: Grid) -> int:
         """`accurate` solves on 1024 cells or more, whose space error is 5e-5 in the first frame and 2e-6 later."""
         return 1 if scheme == "pdebench" else math.ceil(SORPTION_CELLS / domain.shape[0])
 
@@ -195,7 +195,7 @@ class Sorption:
     `capacity` is the factor of (u + 1e-6)^{n−1} in R; with 0 the system is the linear heat equation.
     """
 
-    domain: Domain
+    domain: Grid
     faces: bool
     capacity: float = (1 - 0.29) / 0.29 * 2880 * 3.5e-4 * 0.874
     exponent: float = 0.874 - 1
@@ -262,11 +262,11 @@ class ReacDiff2D(Equation):
         storage=Storage(kind="groups", pattern="2D_diff-react_NA_NA.h5", datasets=("data",)),
     )
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         """White noise, N(0, 1) per cell and field."""
         return torch.stack([draw.normal(name, domain.shape) for name in self.task.channels], dim=-1)
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:  # noqa: ARG002
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
         rtol, atol = (1e-9, 1e-10) if scheme == "accurate" else (1e-3, 1e-6)
         return RK45(lambda w: fitzhugh_nagumo(w, domain.spacing), self.task.end, rtol, atol)
 

@@ -11,7 +11,7 @@ from ups.later import Tensor, torch
 from ups.physics.padded import Padded, Sampled
 from ups.physics.solver import Equation
 from ups.physics.spectral import ETDRK4, dealias_mask, wavenumbers
-from ups.types import Domain
+from ups.types import Grid
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Semilinear(Equation):
         """The symbol of D; 1 unless given."""
         return torch.ones_like(k[0])
 
-    def tendency(self, grid: Domain, like: Tensor) -> Callable[[Tensor], Tensor]:
+    def tendency(self, grid: Grid, like: Tensor) -> Callable[[Tensor], Tensor]:
         """D g(u) from the spectrum of u to its own `(B, *K, C)`, without the upper third of the waves of `grid`.
 
         Override it where the nonlinear term is not of this form (the velocity of a vorticity, say).
@@ -68,7 +68,7 @@ class Semilinear(Equation):
 
         return spectrum_of_term
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Padded:
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Padded:
         self.check_scheme(scheme)
         grid = self.stored.grid(domain, self.highest)
         k = torch.stack(wavenumbers(grid, like.device, torch.float64, real=True))
@@ -76,6 +76,6 @@ class Semilinear(Equation):
         return self.stored(domain, ETDRK4(grid, symbol, self.tendency(grid, like), self.step))
 
 
-def per_channel(symbol: Tensor, grid: Domain) -> Tensor:
+def per_channel(symbol: Tensor, grid: Grid) -> Tensor:
     """A symbol `(*K)` or `(*K, C)` as `(*K, 1)` or `(*K, C)`."""
     return symbol.unsqueeze(-1) if symbol.ndim == grid.ndim else symbol

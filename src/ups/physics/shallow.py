@@ -17,7 +17,7 @@ from ups.physics.finite_volume import FiniteVolume, divergence, face_states, flu
 from ups.physics.random import Draw
 from ups.physics.riemann import roe_shallow
 from ups.physics.solver import Equation, Stepper, initial_states, solve
-from ups.types import Domain, Field, PhysicsError, Storage, TaskSpec
+from ups.types import Field, Grid, PhysicsError, Storage, TaskSpec
 
 CFL = 0.45
 INNER, OUTER = 2.0, 1.0
@@ -39,7 +39,7 @@ def disc_in_corner(x: NDArray[Any], y: NDArray[Any], r: NDArray[Any]) -> NDArray
     return area
 
 
-def disc_in_cells(domain: Domain, r: NDArray[Any]) -> NDArray[Any]:
+def disc_in_cells(domain: Grid, r: NDArray[Any]) -> NDArray[Any]:
     """The part of each cell `(X, Y, ...)` inside the disc of radius r; `r` broadcasts against `(X, Y, 1)`."""
     (dx, dy), (x, y) = domain.spacing, domain.coordinates
     x0, x1 = (x[:, None, None] + s * dx / 2 for s in (-1, 1))
@@ -51,7 +51,7 @@ def disc_in_cells(domain: Domain, r: NDArray[Any]) -> NDArray[Any]:
     return part
 
 
-def ring_weights(domain: Domain, dr: float, count: int, like: Tensor) -> Tensor:
+def ring_weights(domain: Grid, dr: float, count: int, like: Tensor) -> Tensor:
     """Sparse `(X·Y, count)`: the part of each cell that lies in each ring of width dr. Averages, and conserves mass."""
     corner = np.hypot(*np.meshgrid(*(np.abs(x) for x in domain.coordinates), indexing="ij"))
     half = 0.5 * math.hypot(*domain.spacing)
@@ -74,7 +74,7 @@ class RadialDam:
     rest exactly. True until the bore reaches the edge of the box; beyond the last ring the water is at rest.
     """
 
-    domain: Domain
+    domain: Grid
     radius: Tensor
 
     def start(self, u0: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def radial_solver(edges: Tensor, dr: float) -> FiniteVolume:
         force = divergence(flux[:, 1], 1, -dr) - w[:, 1].square() / (w[:, 0] * centres)
         return torch.stack([mass, force], dim=1)
 
-    line = Domain.box(((0.0, float(dr * len(centres))),), (len(centres),), (False,))
+    line = Grid((len(centres),), (False,), ((0.0, float(dr * len(centres))),))
     return FiniteVolume(line, tendency, wave_limit((dr,)), cfl=CFL)
 
 
@@ -153,12 +153,12 @@ class ShallowWater2D(Equation):
     def radius(self, draw: Draw) -> Tensor:
         return draw.uniform("radius", (), SMALLEST, LARGEST)
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         x, y = (draw.tensor(c) for c in domain.coordinates)
         inside = (x.square()[:, None] + y.square()).sqrt() <= self.radius(draw).view(-1, 1, 1)
         return torch.where(inside, INNER, OUTER).to(draw.dtype).unsqueeze(-1)
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
         """`accurate` takes the radius from the volume of `like`, a dam `(B, X, Y, 1)`."""
         if scheme == "accurate":
             volume = (like.double() - OUTER).flatten(1).mean(1) * math.prod(domain.lengths)
@@ -171,7 +171,7 @@ class ShallowWater2D(Equation):
         tendency, limit = flux_sum(domain, roe_shallow), wave_limit(domain.spacing)
         return FiniteVolume(domain, tendency, limit, CFL, encode=at_rest, decode=lambda w: w[:, :1])
 
-    def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
+    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:
         if scheme != "accurate":
             return super().simulate(draw, domain, times, scheme)
         reach = min(min(-lo, hi) for lo, hi in domain.bounds)
@@ -191,6 +191,6 @@ class ShallowWater2D(Equation):
 class RoundDam(ShallowWater2D):
     """The same dam, its initial state the exact average over each cell instead of the value at its centre."""
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         part = disc_in_cells(domain, self.radius(draw).double().cpu().numpy())
         return draw.tensor(OUTER + (INNER - OUTER) * np.moveaxis(part, -1, 0)).unsqueeze(-1)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ups.later import Tensor, torch
 from ups.physics.padded import resize_spectrum
 from ups.physics.spectral import ETDRK4, dealias_mask, wavenumbers
-from ups.types import Domain
+from ups.types import Grid
 
 VISIBLE = 1e-9  # modes below this part of the largest are not worth a grid point
 AT_ONCE = 2**15  # cells solved together on a processor: what its caches hold
@@ -42,7 +42,7 @@ class ResolvedBurgers:
     and on a processor each of its threads takes some of them.
     """
 
-    domain: Domain
+    domain: Grid
     diffusivity: float
     step: float = 1e-3
     pace: float = 0.4
@@ -120,7 +120,7 @@ class ResolvedBurgers:
     def _on(self, cells: int, like: Tensor) -> ETDRK4:
         """The solver on a grid of so many cells."""
         if (cells, like.dtype) not in self._grids:
-            grid = Domain.box(self.domain.bounds, (cells,), (True,))
+            grid = Grid((cells,), (True,), self.domain.bounds)
             (k,) = wavenumbers(grid, like.device, like.dtype, real=True)
             factor = (-0.5j * k * dealias_mask(grid, like.device, like.dtype)).unsqueeze(-1)
 

@@ -14,7 +14,7 @@ from ups.physics.constraints import Law
 from ups.physics.random import Draw
 from ups.physics.steady import SteadySystem
 from ups.progress import reporter, reporting
-from ups.types import Domain, Param, Params, PhysicsError, TaskSpec
+from ups.types import Grid, Param, Params, PhysicsError, TaskSpec
 
 
 class Stepper(Protocol):
@@ -93,48 +93,48 @@ class Equation(ABC):
     def params(self) -> dict[str, float | str]:
         return {p.name: getattr(self, p.name) for p in self.parameters()}
 
-    def domain(self, resolution: int) -> Domain:
+    def domain(self, resolution: int) -> Grid:
         """The task's box with `resolution` cells along its first axis, and square cells."""
         lengths = [hi - lo for lo, hi in self.task.bounds]
         shape = tuple(round(resolution * length / lengths[0]) for length in lengths)
-        return Domain.box(self.task.bounds, shape, self.task.periodicity(self.params()))
+        return Grid(shape, self.task.periodicity(self.params()), self.task.bounds)
 
     def times(self) -> list[float]:
         return [self.task.dt * i for i in range(self.task.frames)]
 
     @abstractmethod
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         """Random initial states `(B, *S, C)`: a pure function of the draw and of the cell centres of `domain`."""
 
     @abstractmethod
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
         """How `scheme` advances this equation on `domain`; its constants have the device and dtype of `like`."""
 
-    def stepper_each(self, scheme: str, domain: Domain, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
+    def stepper_each(self, scheme: str, domain: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
         """As `stepper`, with a number per sample `(B,)` for each name in `per_sample`.
 
         It is kept between batches, and new numbers are then written into `values`: it must not remember old ones.
         """
         raise PhysicsError(f"{self.task.name}: {scheme} solves samples with different parameters one by one.")
 
-    def inputs(self, draw: Draw, domain: Domain) -> Tensor:
+    def inputs(self, draw: Draw, domain: Grid) -> Tensor:
         """What is given rather than predicted, `(B, *S, C_in)`; no channel by default."""
         return torch.zeros((len(draw), *domain.shape, 0), dtype=draw.dtype, device=draw.device)
 
     @classmethod
-    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Domain) -> SteadySystem:  # noqa: ARG003
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Grid) -> SteadySystem:  # noqa: ARG003
         """Equations of the `accurate` steady states under `inputs (B, *S, C_in)`; `params`: one per sample `(B,)`."""
         raise PhysicsError(f"{cls.task.name} has no steady states that its equation alone decides.")
 
-    def refinement(self, scheme: str, domain: Domain) -> int:  # noqa: ARG002
+    def refinement(self, scheme: str, domain: Grid) -> int:  # noqa: ARG002
         """How many times finer than stored the scheme must solve to be truthful; the result is averaged down."""
         return 1
 
-    def points(self, scheme: str, domain: Domain) -> Domain:  # noqa: ARG002
+    def points(self, scheme: str, domain: Grid) -> Grid:  # noqa: ARG002
         """Where the initial state is evaluated: the cell centres, unless the scheme has its own idea."""
         return domain
 
-    def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
+    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:
         """Trajectories `(B, T, *S, C)` of the samples in `draw`."""
         self.check_scheme(scheme)
         factor, fine, stepper = plan(self, scheme, domain, draw.device, draw.dtype)
@@ -161,8 +161,8 @@ class Equation(ABC):
 
 @functools.lru_cache(maxsize=4)
 def plan(
-    equation: Equation, scheme: str, domain: Domain, device: torch.device, dtype: torch.dtype
-) -> tuple[int, Domain, Stepper]:
+    equation: Equation, scheme: str, domain: Grid, device: torch.device, dtype: torch.dtype
+) -> tuple[int, Grid, Stepper]:
     """(refinement, grid solved on, stepper), kept between batches: on a GPU a stepper holds its compiled step."""
     factor = equation.refinement(scheme, domain)
     fine = domain.refined(factor)
@@ -170,7 +170,7 @@ def plan(
 
 
 def simulate_each(
-    kind: type[Equation], rows: Sequence[Params], draw: Draw, domain: Domain, times: Sequence[float], scheme: str
+    kind: type[Equation], rows: Sequence[Params], draw: Draw, domain: Grid, times: Sequence[float], scheme: str
 ) -> Tensor:
     """Trajectories `(B, T, *S, C)` of the samples in `draw`, sample i with the parameters `rows[i]`.
 
@@ -197,7 +197,7 @@ def simulate_each(
 
 @functools.lru_cache(maxsize=4)
 def plan_each(
-    equation: Equation, batch: int, scheme: str, domain: Domain, device: torch.device, dtype: torch.dtype
+    equation: Equation, batch: int, scheme: str, domain: Grid, device: torch.device, dtype: torch.dtype
 ) -> tuple[Stepper, dict[str, Tensor]]:
     """(stepper, its numbers per sample), kept between batches as those of `plan` are."""
     values = {name: torch.ones(batch, device=device, dtype=dtype) for name in equation.per_sample[scheme]}
@@ -217,7 +217,7 @@ def check_param(task: str, p: Param, value: float | str) -> None:
         raise PhysicsError(f"{task}: {p.name} is {value:g}, but must be at least {p.at_least:g}.")
 
 
-def initial_states(equation: Equation, draw: Draw, domain: Domain) -> Tensor:
+def initial_states(equation: Equation, draw: Draw, domain: Grid) -> Tensor:
     """Initial states, drawn in aligned blocks of samples so that each is bit-identical in any batch.
 
     Vectorised sines and exponentials may differ in the last bit with the position of an element in memory; a block

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ups.later import Tensor, torch
-from ups.types import Domain
+from ups.types import Grid
 
 LARGE = 2**20
 
 
-def wavenumbers(domain: Domain, device: torch.device, dtype: torch.dtype, real: bool = False) -> tuple[Tensor, ...]:
+def wavenumbers(domain: Grid, device: torch.device, dtype: torch.dtype, real: bool = False) -> tuple[Tensor, ...]:
     """Angular wavenumbers 2π m / L per axis, broadcastable over the grid; `real`: the last axis holds m ≥ 0 only.
 
     The Nyquist mode of an even axis is 0: a real field has no derivative there.
@@ -29,7 +29,7 @@ def wavenumbers(domain: Domain, device: torch.device, dtype: torch.dtype, real: 
     return tuple(k.expand(shape) for k in axes)
 
 
-def dealias_mask(domain: Domain, device: torch.device, dtype: torch.dtype) -> Tensor:
+def dealias_mask(domain: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
     """1 for modes below two thirds of the Nyquist wavenumber on every axis of a real transform, else 0."""
     ks = wavenumbers(domain, device, dtype, real=True)
     keep = torch.ones_like(ks[0])
@@ -50,7 +50,7 @@ class ETDRK4:
     resolve N: `step` is the longest allowed. Coefficients by contour means (Kassam & Trefethen 2005).
     """
 
-    domain: Domain
+    domain: Grid
     linear: Tensor
     nonlinear: Callable[[Tensor], Tensor]
     step: float

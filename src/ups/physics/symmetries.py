@@ -10,7 +10,7 @@ from typing import Literal
 from ups.later import Tensor, torch
 from ups.physics import EQUATIONS
 from ups.tensors import Window
-from ups.types import TaskSpec
+from ups.types import Grid, TaskSpec
 
 # All of them, none, or the exchange of x and y alone: for grids with walls that are no mirror image of themselves.
 Which = bool | Literal["exchange"]
@@ -58,22 +58,15 @@ class Turns:
         return torch.stack(channels, -1)
 
 
-def turns_of(
-    task: TaskSpec,
-    cells: tuple[int, ...],
-    box: tuple[float, ...],
-    periodic: tuple[bool, ...],
-    which: Which = True,
-    corner: tuple[float, ...] = (),
-) -> Turns | None:
-    """The moves of a task on a grid of so many cells in a box, which begins at `corner` (see `Domain.corner`); None
-    where there are none, or none is asked for. Between walls picked cells have no mirror images: those are others."""
-    if which is True and any(at and not wraps for at, wraps in zip(corner, periodic, strict=False)):
+def turns_of(task: TaskSpec, grid: Grid, which: Which = True) -> Turns | None:
+    """The moves of a task on a grid; None where there are none, or none is asked for. Between walls picked cells have
+    no mirror images: those are others."""
+    if which is True and any(at and not wraps for at, wraps in zip(grid.corner, grid.periodic, strict=False)):
         which = "exchange"
     vectors = _vectors_of(task) if which else None
     if vectors is None:
         return None
-    alike = task.ndim == 2 and len(set(cells)) == len(set(box)) == len(set(periodic)) == 1
+    alike = task.ndim == 2 and len(set(grid.shape)) == len(set(grid.lengths)) == len(set(grid.periodic)) == 1
     moves = (*(range(task.ndim) if which is True else ()), *((2,) if alike else ()))
     return Turns(task.ndim, moves, vectors) if moves else None
 
@@ -101,8 +94,7 @@ def _vectors_of(task: TaskSpec) -> tuple[tuple[int, ...], ...] | None:
 
 def turns(window: Window, which: Which = True) -> Turns | None:
     """The moves of the samples of a window."""
-    cells = tuple(window.context.shape[2:-1])
-    return turns_of(window.task, cells, window.box, window.periodic, which, window.corner)
+    return turns_of(window.task, window.grid, which)
 
 
 def turned(window: Window, which: Which = True) -> Window:

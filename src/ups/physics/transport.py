@@ -20,7 +20,7 @@ from ups.physics.riemann import windward
 from ups.physics.shocks import ResolvedBurgers, shock_cells
 from ups.physics.solver import Equation, Stepper, initial_states, param
 from ups.physics.spectral import wavenumbers
-from ups.types import Domain, Dynamics, Field, Storage, TaskSpec
+from ups.types import Dynamics, Field, Grid, Storage, TaskSpec
 
 # The largest amplitude that the random states reach in practice.
 STRONGEST = 3.2
@@ -30,7 +30,7 @@ STRONGEST = 3.2
 class SpectralShift:
     """u(x − β t), exactly, for what the grid can hold: every Fourier mode is turned by its own angle."""
 
-    domain: Domain
+    domain: Grid
     beta: float
 
     def start(self, u0: Tensor) -> Tensor:
@@ -52,10 +52,10 @@ class Transport(Equation):
 
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
 
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+    def initial(self, draw: Draw, domain: Grid) -> Tensor:
         return random_modes(draw, draw.tensor(domain.coordinates[0]), domain.lengths[0]).unsqueeze(-1)
 
-    def points(self, scheme: str, domain: Domain) -> Domain:
+    def points(self, scheme: str, domain: Grid) -> Grid:
         return pdebench_points(domain) if scheme == "pdebench" else domain
 
     def laws(self) -> tuple[Law, ...]:
@@ -88,10 +88,10 @@ class Advection1D(Transport):
         dynamics=Dynamics(advected_by=("beta",)),
     )
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
         return SpectralShift(domain, self.beta) if scheme == "accurate" else self._finite_volume(domain, like)
 
-    def stepper_each(self, scheme: str, domain: Domain, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
+    def stepper_each(self, scheme: str, domain: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
         dx, beta = domain.spacing[0], PerSample(values["beta"])
 
         def tendency(u: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Advection1D(Transport):
 
         return FiniteVolume(domain, tendency, limit, cfl=0.4, numbers=beta)
 
-    def _finite_volume(self, domain: Domain, like: Tensor) -> FiniteVolume:
+    def _finite_volume(self, domain: Grid, like: Tensor) -> FiniteVolume:
         dx = domain.spacing[0]
 
         def tendency(u: Tensor) -> Tensor:
@@ -114,13 +114,13 @@ class Advection1D(Transport):
         longest = like.new_tensor(dx / max(abs(self.beta), 1e-12))
         return FiniteVolume(domain, tendency, lambda u: longest.expand(u.shape[0]), cfl=0.4)
 
-    def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
+    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:
         if scheme != "accurate":
             return super().simulate(draw, domain, times, scheme)
         # The state is a formula, so it is moved by moving the points, for all times at once: nothing is interpolated.
         lo, length = domain.bounds[0][0], domain.lengths[0]
         moved = [(domain.coordinates[0] - lo - self.beta * t) % length + lo for t in times]
-        states = initial_states(self, draw, Domain((np.concatenate(moved),), domain.periodic, domain.bounds))
+        states = initial_states(self, draw, Grid.along((np.concatenate(moved),), domain.periodic, domain.bounds))
         return torch.unflatten(states, 1, (len(times), -1))
 
 
@@ -157,18 +157,18 @@ class Burgers1D(Transport):
     def diffusivity(self) -> float:
         return self.nu / math.pi
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
         if scheme == "accurate":
             return ResolvedBurgers(domain, self.diffusivity)
         return self._finite_volume(domain, like, lambda: self.diffusivity)
 
-    def stepper_each(self, scheme: str, domain: Domain, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
+    def stepper_each(self, scheme: str, domain: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
         nu = PerSample(values["nu"])
         solver = self._finite_volume(domain, nu.values, lambda: nu.current / math.pi)
         return replace(solver, numbers=nu)
 
     def _finite_volume(
-        self, domain: Domain, like: Tensor, diffusivity: Callable[[], float | Tensor]
+        self, domain: Grid, like: Tensor, diffusivity: Callable[[], float | Tensor]
     ) -> StiffFiniteVolume:
         dx, diffusion = domain.spacing[0], PeriodicDiffusion(domain, like, diffusivity)
 
@@ -187,7 +187,7 @@ class Burgers1D(Transport):
 
         return StiffFiniteVolume(domain, tendency, limit, cfl=0.25, stiff=diffusion.change)
 
-    def refinement(self, scheme: str, domain: Domain) -> int:
+    def refinement(self, scheme: str, domain: Grid) -> int:
         """Odd, so that stored cell centres are among the fine ones; enough for the thinnest shock."""
         if scheme == "pdebench":
             return 1

@@ -7,7 +7,7 @@ import math
 from ups.later import Tensor, torch
 from ups.physics.finite_volume import divergence, with_ghosts
 from ups.physics.riemann import FLOOR
-from ups.types import Domain
+from ups.types import Grid
 
 SAFETY = 0.9
 FEW = 0.25
@@ -42,7 +42,7 @@ class Viscosity:
     whose limit, (s² + s − 2)/2 over the stiffness, reaches it. Stages grow as √(η step)/dx.
     """
 
-    def __init__(self, domain: Domain, eta: float, zeta: float, step_hint: float) -> None:
+    def __init__(self, domain: Grid, eta: float, zeta: float, step_hint: float) -> None:
         # Plain numbers, worked out here: `change` is compiled and captured, and must not look at a domain.
         self.shape, self.spacing, self.periodic = domain.shape, domain.spacing, domain.periodic
         self.eta, self.zeta = eta, zeta

@@ -64,20 +64,20 @@ class CodecStage(Stage):
         codec, task, weights = self.module, window.task, self.config.loss
         frame = window.targets[:, 0] if task.steady else window.state
         scale = codec.statistics_of(task).scale
-        state = codec.encode(frame, task, window.periodic, window.corner)
+        state = codec.encode(frame, task, window.grid)
         back, mask = codec.decode(state, task, tuple(frame.shape[1:-1])), window.mask
         terms = {"reconstruction": weights.reconstruction * square((back - frame) / scale, mask).mean()}
         if weights.tokens:
             if mask is not None:  # frames hold there what they were filled with, whatever was decoded
                 back = torch.where(mask.unsqueeze(-1), back, frame)
-            again, tokens = codec.encode(back, task, window.periodic, window.corner).z, state.z.detach()
+            again, tokens = codec.encode(back, task, window.grid).z, state.z.detach()
             terms["tokens"] = weights.tokens * (square(again - tokens) / (square(tokens) + FAINT)).mean()
         return terms
 
     def reconstructed(self, window: Window) -> Tensor:
         """Every frame of `window.targets` through the codec, `(B, T, *S, C)`."""
         frames = window.targets
-        state = self.module.encode(frames.flatten(0, 1), window.task, window.periodic, window.corner)
+        state = self.module.encode(frames.flatten(0, 1), window.task, window.grid)
         back = self.module.decode(state, window.task, tuple(frames.shape[2:-1]))
         return back.reshape(frames.shape)
 

@@ -196,7 +196,7 @@ class OperatorStage(Stage):
     def _increment_error(self, z: Tensor, window: Window, step: int) -> Tensor:
         """The square error `(B,)` of the frame that tokens after a step stand for, in units of "no change"."""
         task, truth = window.task, window.targets[:, step]
-        state = LatentState(z, window.periodic, window.corner)
+        state = LatentState(z, window.grid)
         predicted = self.codec.decode(state, task, tuple(truth.shape[1:-1])).float()
         scale = self.codec.statistics_of(task).scale
         predicted, truth = predicted / scale, truth / scale

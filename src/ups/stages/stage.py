@@ -150,7 +150,7 @@ class Stage(ABC):
 
 def encoded(codec: Codec, frames: Tensor, window: Window) -> Tensor:
     """Tokens `(B, T, *G, D)` of frames of a window's task, to the bit as a cache holds them."""
-    z = codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic, window.corner)
+    z = codec.encode_alike(frames.flatten(0, 1), window.task, window.grid)
     return torch.unflatten(z, 0, frames.shape[:2])
 
 

@@ -21,7 +21,7 @@ from ups.data.source import Reader, Remarks, Source, SourceFacts, is_uniform, nu
 from ups.definition import Definition
 from ups.later import h5py
 from ups.parsing import parse_json
-from ups.types import Array, DataError, Domain, Params, TaskSpec, counted
+from ups.types import Array, DataError, Grid, Params, TaskSpec, counted
 
 AXES = ("x", "y", "z")
 
@@ -262,9 +262,9 @@ def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definit
     unstated = {p.name: "unstated" for p in spec.parameters if p.name == "boundary"}
     periodic = spec.periodicity({**unstated, **params})
     if survey.axes:
-        domain = Domain(survey.axes, periodic, _bounds(spec, survey.axes, remarks))
+        domain = Grid.along(survey.axes, periodic, _bounds(spec, survey.axes, remarks))
     else:
-        domain = Domain.box(spec.bounds, survey.shape, periodic)
+        domain = Grid(survey.shape, periodic, spec.bounds)
     resolution = named.stated.get("resolution")
     if resolution is not None and float(resolution) != survey.shape[0]:
         remarks.notes.append(f"the file name says {resolution} cells per axis, there are {survey.shape[0]}")

@@ -21,7 +21,7 @@ from ups.data.sample_blocks import side_by_side
 from ups.data.source import Reader, Remarks, Source, SourceFacts, numbered
 from ups.definition import Definition
 from ups.parsing import parse_json
-from ups.types import Array, DataError, Domain, Field, Storage, TaskSpec
+from ups.types import Array, DataError, Field, Grid, Storage, TaskSpec
 
 SUFFIXES = (".hdf5", ".h5")
 SPLITS = ("train", "valid", "test")
@@ -155,7 +155,7 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
     )
     ids = numbered(path, samples)
     common = {key: plain(v[0]) for key, v in columns.params.items() if len(v) == 1}
-    domain = Domain(axes, periodic, bounds)
+    domain = Grid.along(axes, periodic, bounds)
     return WellSource(
         path, SourceFacts(task, common, domain, times, ids, (*remarks.notes,), (*remarks.problems,)), stored
     )

@@ -11,9 +11,8 @@ import torch
 from ups.data import Source
 from ups.jobs.recipe.samples import known_numbers, sampled
 from ups.models.drift import Advection, moved
-from ups.models.grids import Space
 from ups.tensors import numeric_params
-from ups.types import Array, TaskSpec
+from ups.types import Array, Grid, TaskSpec
 
 LOOKED_AT = 16  # samples of a file, about
 EXPLAINED = 0.9  # of what changes in a step, by a move alone, at least
@@ -73,6 +72,6 @@ def _explained(frames: Array, params: Array, dt: Array) -> float:
     periodic = (True,) * (z.ndim - 3)
     with torch.no_grad():
         way = Advection.fitted(numbers, times.unsqueeze(1), z, periodic).way(numbers, times)
-        left = z[:, 1] - moved(z[:, 0], way, Space(tuple(z.shape[2:-1]), periodic))
+        left = z[:, 1] - moved(z[:, 0], way, Grid(tuple(z.shape[2:-1]), periodic))
     change = (z[:, 1] - z[:, 0]).square().sum()
     return 1.0 - float(left.square().sum() / change) if change > 0 else 0.0

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ups.models.grids import Space
+from ups.types import Grid
 
 TOKENS = 32  # in a tile
 FEW = 16  # in one with the sums of several taps
@@ -200,21 +200,21 @@ def _taps(
         tl.store(dgain + axis * width + c, tl.zeros((BC,), tl.float32), mask=c < width)
 
 
-def forward(x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> Tensor:
+def forward(x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> Tensor:
     """Σ over axes and taps of `kernel (D, taps)` times `gain (3, D)` times the tokens `x (B, *G, D)` beside each."""
     y = torch.empty_like(x)
     _launch(_forward, x, space, kernel.shape[1], x, kernel, gain, y)
     return y
 
 
-def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], space: Space) -> Tensor:
+def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], space: Grid) -> Tensor:
     """The gradient of `x`, given that of `y`, and what comes `through` at most two other ways."""
     dx, others = torch.empty_like(dy), (*through, dy, dy)[:2]
     _launch(_backward, dy, space, kernel.shape[1], dy, kernel, gain, *others, dx, THROUGH=len(through))
     return dx
 
 
-def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> tuple[Tensor, Tensor]:
+def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> tuple[Tensor, Tensor]:
     """The gradients of `kernel` and `gain`: sums over chunks of the tokens first, in an order that never changes."""
     tokens, width, taps = x.numel() // x.shape[-1], x.shape[-1], kernel.shape[1]
     chunk = TOKENS * max(1, -(-tokens // (TOKENS * CHUNKS)))
@@ -230,14 +230,14 @@ def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: 
     return dkernel, dgain
 
 
-def _words(space: Space, taps: int, channels: int) -> tuple[int, ...]:
+def _words(space: Grid, taps: int, channels: int) -> tuple[int, ...]:
     """What all kernels are told of a grid, at their end: it has three axes, some of length 1."""
     missing = 3 - space.ndim
     wraps = sum(int(wraps) << axis for axis, wraps in enumerate(space.periodic, start=missing))
     return (*(1,) * missing, *space.shape, space.ndim, taps, wraps, TOKENS, channels)
 
 
-def _launch(kernel: Any, x: Tensor, space: Space, taps: int, *tensors: Tensor, **flags: int) -> None:
+def _launch(kernel: Any, x: Tensor, space: Grid, taps: int, *tensors: Tensor, **flags: int) -> None:
     tokens, width = x.numel() // x.shape[-1], x.shape[-1]
     channels = min(CHANNELS, triton.next_power_of_2(width))
     grid = (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels))

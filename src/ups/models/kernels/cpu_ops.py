@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ups.models.grids import Space, pad_axis
+from ups.models.grids import pad_axis
+from ups.types import Grid
 
 
 class _AxisConv(torch.autograd.Function):
@@ -17,7 +18,7 @@ class _AxisConv(torch.autograd.Function):
     gradient of a depthwise convolution takes sixteen times as long as the convolution."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, space: Space) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, space: Grid) -> Tensor:
         ctx.space = space
         ctx.save_for_backward(x, weight)
         half = weight.shape[1] // 2
@@ -43,7 +44,7 @@ class _AxisConv(torch.autograd.Function):
         return dx, dweight, None
 
 
-def _taps(x: Tensor, half: int, space: Space) -> Any:
+def _taps(x: Tensor, half: int, space: Grid) -> Any:
     """For each tap but the middle ones: its axis, its number, and `x (B, *G, D)` as seen through it. An arm that is
     longer than its axis is cut: it would wrap more than once."""
     for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True)):
@@ -54,7 +55,7 @@ def _taps(x: Tensor, half: int, space: Space) -> Any:
                 yield axis, half + step, padded.narrow(axis + 1, reach + step, n)
 
 
-def _add_arms(dx: Tensor, dy: Tensor, weight: Tensor, dim: int, space: Space) -> None:
+def _add_arms(dx: Tensor, dy: Tensor, weight: Tensor, dim: int, space: Grid) -> None:
     """Add to `dx` what came through the taps `weight (taps, D)` along `dim`, those in the middle apart."""
     n, half = dx.shape[dim], len(weight) // 2
     reach = min(half, n)
@@ -74,7 +75,7 @@ def _add_arms(dx: Tensor, dy: Tensor, weight: Tensor, dim: int, space: Space) ->
         dx.narrow(dim, n - 1, 1).add_(high.sum(dim, keepdim=True))
 
 
-def axis_conv(x: Tensor, weight: Tensor, space: Space) -> Tensor:
+def axis_conv(x: Tensor, weight: Tensor, space: Grid) -> Tensor:
     """Σ over axes and taps of `weight (axes, taps, D)` times the tokens `x (B, *G, D)` beside each: around an axis that
     wraps, the last one repeated at a wall; an arm longer than its axis is cut."""
     y: Tensor = _AxisConv.apply(x, weight.to(x.dtype), space)  # type: ignore[no-untyped-call]

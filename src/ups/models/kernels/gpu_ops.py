@@ -11,8 +11,8 @@ from torch import Tensor
 from torch._guards import detect_fake_mode
 from torch.utils.flop_counter import register_flop_formula
 
-from ups.models.grids import Space
 from ups.triton_check import runs_triton
+from ups.types import Grid
 
 LIBRARY = torch.library.Library("ups", "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -29,7 +29,7 @@ def _run_on(device: torch.device) -> bool:
 _run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # to a compiler, as tables are (ups.tensors)
 
 
-def _conv_kernels(x: Tensor, kernel: Tensor, space: Space) -> Any:
+def _conv_kernels(x: Tensor, kernel: Tensor, space: Grid) -> Any:
     from ups.models.kernels import axis_kernels, patch_kernels
 
     return patch_kernels if patch_kernels.fits(x, kernel.shape[1], space) else axis_kernels
@@ -59,14 +59,14 @@ def declare(operations: Operations, gradients: Gradients) -> None:
         torch.library.register_autograd(f"ups::{name}", back, setup_context=remember, lib=LIBRARY)
 
 
-def axis_conv(x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> tuple[Tensor, Tensor, Tensor]:
+def axis_conv(x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> tuple[Tensor, Tensor, Tensor]:
     """Σ over axes and taps of `kernel (D, taps)` times the axis's `gain (3, D)` times the tokens `x (B, *G, D)` beside
     each: around an axis that wraps, the last one repeated at a wall; an arm longer than its axis is cut.
 
     And `x`, twice, for two others that are made of it: what comes back from there is added on the way, not by kernels
     of its own.
     """
-    y, one, two = _Conv.apply(x.contiguous(), kernel.contiguous(), gain.contiguous(), *space)  # type: ignore[no-untyped-call]
+    y, one, two = _Conv.apply(x.contiguous(), kernel.contiguous(), gain.contiguous(), space.shape, space.periodic)  # type: ignore[no-untyped-call]
     return y, one, two
 
 
@@ -91,19 +91,19 @@ def channel_parts(size: int) -> tuple[int, int]:
 
 
 def _conv(x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    space = Space(tuple(shape), tuple(periodic))
+    space = Grid(tuple(shape), tuple(periodic))
     return _conv_kernels(x, kernel, space).forward(x, kernel, gain, space)
 
 
 def _conv_back(
     dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], shape: list[int], periodic: list[bool]
 ) -> Any:
-    space = Space(tuple(shape), tuple(periodic))
+    space = Grid(tuple(shape), tuple(periodic))
     return _conv_kernels(dy, kernel, space).backward(dy, kernel, gain, through, space)
 
 
 def _conv_weights(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    space = Space(tuple(shape), tuple(periodic))
+    space = Grid(tuple(shape), tuple(periodic))
     return _conv_kernels(x, kernel, space).backward_weight(dy, x, kernel, gain, space)
 
 

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ups.models.grids import Space
 from ups.models.kernels.axis_kernels import CHUNKS, FEW, _taps
+from ups.types import Grid
 
 ROWS, COLUMNS = 2, 4  # of a patch
 SAMPLES, CHANNELS = 8, 64  # of a tile
@@ -233,7 +233,7 @@ def _patch_weight(
         tl.store(at, tl.sum(sums[HALF if k == TAPS + HALF else k], 0), mask=c < width)
 
 
-def fits(x: Tensor, taps: int, space: Space) -> bool:
+def fits(x: Tensor, taps: int, space: Grid) -> bool:
     """Whether a convolution is one of those that are computed here."""
     return (
         space.ndim == 2
@@ -244,7 +244,7 @@ def fits(x: Tensor, taps: int, space: Space) -> bool:
     )
 
 
-def forward(x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> Tensor:
+def forward(x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> Tensor:
     """See `axis_kernels.forward`."""
     y = torch.empty_like(x)
     grid, sizes, words = _words(x, kernel, space)
@@ -252,7 +252,7 @@ def forward(x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> Tensor:
     return y
 
 
-def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], space: Space) -> Tensor:
+def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], space: Grid) -> Tensor:
     """See `axis_kernels.backward`."""
     dx, others = torch.empty_like(dy), (*through, dy, dy)[:2]
     grid, sizes, words = _words(dy, kernel, space)
@@ -260,7 +260,7 @@ def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], sp
     return dx
 
 
-def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> tuple[Tensor, Tensor]:
+def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> tuple[Tensor, Tensor]:
     """See `axis_kernels.backward_weight`."""
     (patches, tiles, groups), sizes, words = _words(x, kernel, space)
     taps, width = kernel.shape[1], x.shape[-1]
@@ -275,7 +275,7 @@ def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: 
 
 
 def _words(
-    x: Tensor, kernel: Tensor, space: Space
+    x: Tensor, kernel: Tensor, space: Grid
 ) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int | bool, ...]]:
     """A grid of patches, tiles of channels and tiles of samples; the sizes that kernels are told; their constants."""
     (n, m), width = space.shape, x.shape[-1]

@@ -49,9 +49,8 @@ def identity(codec: Codec, task: str) -> dict[str, str]:
 def encoder(codec: Codec, part: Trajectories) -> Callable[[Tensor], Tensor]:
     """Frames to tokens on the codec's own device, and back to the CPU."""
     device = next(codec.parameters()).device
-    task, periodic = part.task, part.domain.periodic
     codec.eval()
-    return lambda frames: codec.encode_alike(frames.to(device), task, periodic, part.corner).float().cpu()
+    return lambda frames: codec.encode_alike(frames.to(device), part.task, part.grid).float().cpu()
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Caches:
     def key(self, part: Trajectories) -> dict[str, str]:
         """All that the cache of a part depends on."""
         codec, task = identity(self.codec, part.task.name), part.task.name
-        shift = shift_of(self.codec.corners.get(task), self.codec.grids[task], part.shape, part.corner)
+        shift = shift_of(self.codec.corners.get(task), self.codec.grids[task], part.grid)
         codec["codec"] += f"{shift}" if any(shift) else ""
         return key_of(part, codec, checksum(part.source, self.place / MEMORY), self.config.cache.dtype)
 

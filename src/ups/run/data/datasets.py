@@ -72,8 +72,8 @@ class DataSet:
 
     @property
     def corner(self) -> tuple[float, ...]:
-        """Where that grid begins, as `Domain.corner` says."""
-        return next(part.corner for part in self.parts("train") if part.shape == self.grid)
+        """Where that grid begins, as `Grid.corner` says."""
+        return next(part.grid.corner for part in self.parts("train") if part.shape == self.grid)
 
     @property
     def step(self) -> float:

@@ -29,7 +29,7 @@ from ups.physics.solver import Equation, simulate_each
 from ups.progress import OnProgress, Progress, reporting
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.params import FileParams, files_of
-from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory, UpsError, counted, duration
+from ups.types import Array, ConfigError, Grid, PhysicsError, Trajectory, UpsError, counted, duration
 from ups.version import __version__
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
@@ -49,7 +49,7 @@ def equation_of(config: GenerateConfig) -> Equation:
     return equations_of(config)[0]
 
 
-def batch_of(config: GenerateConfig, frames: int, domain: Domain, channels: int, device: torch.device) -> int:
+def batch_of(config: GenerateConfig, frames: int, domain: Grid, channels: int, device: torch.device) -> int:
     """The batch asked for, or the largest that fits, all batches of a file being of one size.
 
     On a processor larger ones than these are slower, and an interruption loses more.
@@ -167,7 +167,7 @@ class SolveBatch:
     first: int
     size: int
     scheme: str
-    domain: Domain  # on which it is solved
+    domain: Grid  # on which it is solved
     times: Sequence[float]  # at which it is solved
     device: torch.device
 
@@ -227,7 +227,7 @@ def _residual(plan: FileSpec, frames: Array, inputs: Array) -> dict[str, float]:
     return {RESIDUAL: max(left)} if left else {}
 
 
-def name_of(config: GenerateConfig, params: FileParams, equation: Equation, domain: Domain) -> str:
+def name_of(config: GenerateConfig, params: FileParams, equation: Equation, domain: Grid) -> str:
     """PDEBench's name; a range is written 0.001-1.0 in the place of its number."""
     spelling = equation.task.storage.spelling
     ranges = {name: f"{spell(r.low, spelling)}-{spell(r.high, spelling)}" for name, r in params.ranges.items()}
@@ -235,7 +235,7 @@ def name_of(config: GenerateConfig, params: FileParams, equation: Equation, doma
     return file_name(equation.task, known, domain.shape[0], config.seed, {*params.listed, *params.ranges})
 
 
-def file_spec(config: GenerateConfig, params: FileParams, domain: Domain, scheme: str) -> FileSpec:
+def file_spec(config: GenerateConfig, params: FileParams, domain: Grid, scheme: str) -> FileSpec:
     """What a file will hold whose solution is computed on `domain`."""
     equation = params.equation(EQUATIONS[config.task])
     times = np.asarray(equation.times()[: config.frames])

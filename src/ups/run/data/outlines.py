@@ -28,7 +28,7 @@ from ups.run.data.doubts import question
 from ups.run.data.generate import equations_of
 from ups.run.data.params import ParamRange
 from ups.tensors import Window, numeric_params
-from ups.types import TaskSpec, UpsError, check_known
+from ups.types import Grid, TaskSpec, UpsError, check_known
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class Outline:
             inputs=torch.rand(batch, *self.grid, given),
             params=torch.rand(batch, len(numeric_params(spec))),
             dt=torch.ones(batch),
-            periodic=self.periodic,
-            box=tuple(hi - lo for lo, hi in spec.bounds),
+            grid=Grid(self.grid, self.periodic, spec.bounds),
         )
 
     @property

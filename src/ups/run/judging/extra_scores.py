@@ -70,7 +70,7 @@ def trust_scores(
                 members = members_of(
                     sim.simulate, window, steps, count, together=min(count, TOGETHER), lasting=lasting_of(sim, task)
                 )
-            if trust.error is not None and errors is not None and not trust.error.unknown(task, window.periodic):
+            if trust.error is not None and errors is not None and not trust.error.unknown(task, window.grid.periodic):
                 plain, signs = rollout_with_signs(sim, window, steps, members if count >= WATCHERS else None)
                 estimates = torch.stack([trust.error(row) for row in signs], 1)
                 errors.add(estimates, plain, truth, window.mask)

@@ -148,7 +148,7 @@ class Judge:
     def _coded(self, window: Window, steps: int) -> Tensor:
         """The true frames through the codec alone."""
         codec, grid = self.simulator.codec, tuple(window.targets.shape[2:-1])
-        states = (codec.encode(window.targets[:, t], window.task, window.periodic, window.corner) for t in range(steps))
+        states = (codec.encode(window.targets[:, t], window.task, window.grid) for t in range(steps))
         return torch.stack([codec.decode(state, window.task, grid) for state in states], 1)
 
     def _windows(self, exam: EvalSet, cells: int = 0) -> Iterator[Window]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ups.physics.laws import laws_of
 from ups.tensors import Window
-from ups.types import Array, Domain
+from ups.types import Array
 
 
 class LawWatch:
@@ -23,10 +23,9 @@ class LawWatch:
 
     def __call__(self, window: Window, steps: int) -> Tensor:
         frames = self.function(window, steps)
-        domain = Domain.box(tuple((0.0, length) for length in window.box), frames.shape[2:-1], window.periodic)
         rollout = frames if window.task.steady else torch.cat((window.state.unsqueeze(1), frames), 1)
-        for law in laws_of(window.task, window.periodic):
-            values = law.residual(rollout, domain, window.mask).double().cpu().numpy()
+        for law in laws_of(window.task, window.grid.periodic):
+            values = law.residual(rollout, window.grid, window.mask).double().cpu().numpy()
             self.residuals.setdefault(law.name, []).append(np.nan_to_num(values, nan=np.inf, posinf=np.inf))
         return frames
 
