@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from grids import grid_of
 from ups.engine.ranks.dist import Dist
 from ups.tensors import Losses, Window
 from ups.types import Field, Storage, TaskSpec
@@ -89,8 +90,7 @@ class Waves:
             torch.zeros(size, 4, 0),
             x,
             torch.ones(size),
-            (True,),
-            (1.0,),
+            grid_of(y[:, :, None], (True,), (1.0,)),
         )
 
     def batch(self, step: int) -> Window:

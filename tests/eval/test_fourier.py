@@ -9,6 +9,7 @@ from importlib import metadata
 import pytest
 import torch
 
+from grids import grid_of
 from ups.engine.train import RivalTrainConfig
 from ups.eval.baselines import BASELINES
 from ups.eval.fourier import RECIPE, NeuralOpBaseline, available, installed, library
@@ -44,7 +45,9 @@ def waves(task: TaskSpec, samples: int = 4, cells: int = 16, ahead: int = 2, see
     inputs = torch.zeros(samples, *space, sum(len(f.channels) for f in task.inputs))
     params = torch.full((samples, len(numeric_params(task))), 0.01)
     dt = torch.full((samples,), 0.05)
-    return Window(task, values[:, :2], values[:, 2:], inputs, params, dt, task.periodic, (1.0,) * task.ndim)
+    return Window(
+        task, values[:, :2], values[:, 2:], inputs, params, dt, grid_of(inputs, task.periodic, (1.0,) * task.ndim)
+    )
 
 
 def test_without_the_package_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +160,15 @@ def media(samples: int = 6, cells: int = 16) -> Window:
     field = (field - field.mean()) / field.std(correction=0)
     solution, params = 5 + field.unsqueeze(1), torch.ones(samples, len(numeric_params(task)))
     one = torch.ones(samples)
-    return Window(task, torch.zeros_like(solution), solution, 2 + 3 * field, params, one, task.periodic, (1.0, 1.0))
+    return Window(
+        task,
+        torch.zeros_like(solution),
+        solution,
+        2 + 3 * field,
+        params,
+        one,
+        grid_of(field, task.periodic, (1.0, 1.0)),
+    )
 
 
 @needs_package

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from grids import grid_of
 from ups.eval import metrics
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Scored, TaskResult, read_results
@@ -30,7 +31,13 @@ def test_the_metric_of_the_page_is_in_the_results_and_in_the_report(
 
     values = 1 + torch.rand(3, 5, 16, 1, generator=torch.Generator().manual_seed(0))
     ids = ("0", "1", "2")
-    facts = (torch.zeros(3, 16, 0), torch.zeros(3, 1), torch.full((3,), 0.1), (True,), (1.0,), ids)
+    facts = (
+        torch.zeros(3, 16, 0),
+        torch.zeros(3, 1),
+        torch.full((3,), 0.1),
+        grid_of(values[:, 0], (True,), (1.0,)),
+        ids,
+    )
     window = Window(TASKS["burgers1d"], values[:, :2], values[:, 2:], *facts)
     double = ModulePredictor("ups", "cpu", lambda _, steps: 2 * values[:, 2 : 2 + steps])
     given = EvalProtocol("A", 2)

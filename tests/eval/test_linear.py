@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from grids import grid_of
 from ups.eval.baselines import BASELINES
 from ups.eval.linear import LinearBaseline, neighbours
 from ups.eval.nrmse import LOST
@@ -24,7 +25,7 @@ def heat(task: TaskSpec, samples: int, frames: int, given: int = 0) -> Window:
         values.append(u + 0.1 * torch.stack(bent).sum(0))
     every = torch.stack(values, 1).unsqueeze(-1)
     inputs, facts = torch.ones(*every[:, 0].shape[:-1], given), (torch.zeros(samples, 1), torch.full((samples,), 0.1))
-    return Window(task, every[:, :1], every[:, 1:], inputs, *facts, (True,) * task.ndim, (1.0,) * task.ndim)
+    return Window(task, every[:, :1], every[:, 1:], inputs, *facts, grid_of(inputs, (True,) * task.ndim))
 
 
 @pytest.mark.parametrize("name", ["burgers1d", "swe2d"])

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from grids import grid_of
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import number
@@ -46,7 +47,9 @@ def window(task: TaskSpec, samples: int = 6, cells: int = 16, ahead: int = 5) ->
     inputs, params = torch.zeros(samples, *shape[2:-1], 0), torch.zeros(samples, 1)
     ids = tuple(map(str, range(samples)))
     dt = torch.full((samples,), 0.1)
-    return Window(task, values[:, :2], values[:, 2:], inputs, params, dt, task.periodic, (1.0,) * task.ndim, ids)
+    return Window(
+        task, values[:, :2], values[:, 2:], inputs, params, dt, grid_of(inputs, task.periodic, (1.0,) * task.ndim), ids
+    )
 
 
 class Oracle:

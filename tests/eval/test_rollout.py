@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from grids import grid_of
 from ups.eval.results import times_of
 from ups.eval.rollout import (
     AT_ONCE,
@@ -38,10 +39,9 @@ def waves(
     t = torch.arange(context + ahead)
     phase = torch.arange(first, first + samples) * 0.7
     values = torch.sin(2 * torch.pi * (x - speed * t[:, None]) + phase[:, None, None])[..., None]
-    return Window(
-        TASK, values[:, :context], values[:, context:], torch.zeros(samples, cells, 0), torch.full((samples, 1), 0.01),
-        torch.full((samples,), 0.05), (True,), (1.0,), tuple(str(i) for i in range(first, first + samples)),
-    )  # fmt: skip
+    inputs, nu, dt = torch.zeros(samples, cells, 0), torch.full((samples, 1), 0.01), torch.full((samples,), 0.05)
+    grid, ids = grid_of(inputs, (True,), (1.0,)), tuple(str(i) for i in range(first, first + samples))
+    return Window(TASK, values[:, :context], values[:, context:], inputs, nu, dt, grid, ids)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grids import grid_of
 from ups.eval.report import Report
 from ups.eval.results import Scored, TaskResult
 from ups.eval.rollout import EvalProtocol, evaluate, persistence
@@ -25,7 +26,14 @@ def window(seed: int = 0, samples: int = 5) -> Window:
     task, rng = TASKS["burgers1d"], torch.Generator().manual_seed(seed)
     values = torch.randn((samples, 6, 8, 1), generator=rng)
     numbers = (torch.zeros(samples, 8, 0), torch.full((samples, 1), 0.01), torch.full((samples,), 0.1))
-    return Window(task, values[:, :2], values[:, 2:], *numbers, (True,), (1.0,), tuple(map(str, range(samples))))
+    return Window(
+        task,
+        values[:, :2],
+        values[:, 2:],
+        *numbers,
+        grid_of(values[:, 0], (True,), (1.0,)),
+        tuple(map(str, range(samples))),
+    )
 
 
 def test_a_mark_says_which_trajectory_and_which_question() -> None:

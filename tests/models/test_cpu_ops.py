@@ -77,7 +77,7 @@ def test_products_with_small_matrices_have_the_gradient_of_products() -> None:
 def test_waves_are_mixed_as_on_any_other_device(space: Grid) -> None:
     mixing, x = FourierMixing(8, 2, 5), torch.randn(3, *space.shape, 8, requires_grad=True)
     found = mixing(x, space)
-    waves = _waves(*space, 5, x.device)
+    waves = _waves(space.shape, space.periodic, 5, x.device)
     wanted = sum(mixing._along(x, axis, waves[axis]) for axis in range(space.ndim))
     assert isinstance(wanted, Tensor)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
@@ -91,7 +91,7 @@ def test_waves_are_mixed_as_on_any_other_device(space: Grid) -> None:
 def test_weights_gathered_as_bf16_mix_and_convolve_in_float32(space: Grid) -> None:
     torch.manual_seed(1)
     x = torch.randn(2, *space.shape, 8)
-    waves = _waves(*space, 3, x.device)[0]
+    waves = _waves(space.shape, space.periodic, 3, x.device)[0]
     for layer in (FourierMixing(8, 2, 3), AxisConv(8, 5)):
         exact = layer(x, space)
         short = layer.bfloat16()(x, space)

@@ -19,6 +19,7 @@ from ups.models.simulator import CORE
 from ups.models.stepping import Stepping
 from ups.physics import TASKS
 from ups.tensors import Window, numeric_params
+from ups.types import Grid
 
 pytestmark = [
     pytest.mark.gpu,
@@ -53,8 +54,7 @@ def window(sim: Simulator, seed: int, samples: int = 3) -> Window:
         draw(samples, *grid, len(task.given)),
         draw(samples, len(numeric_params(task))).abs(),
         0.01 * draw(samples),
-        task.periodic,
-        (1.0,) * task.ndim,
+        Grid(grid, task.periodic, ((0.0, 1.0),) * task.ndim),
     )
 
 

@@ -27,7 +27,7 @@ from ups.physics import TASKS
 from ups.physics.constraints import Conserved, Within
 from ups.physics.laws import laws_of
 from ups.tensors import Window
-from ups.types import ConfigError, DataError, Grid
+from ups.types import ConfigError, DataError
 
 KINDS = {**CORE, "residual": ResidualFlow}
 NET = {"width": 16, "depth": 1, "heads": 2, "modes": 4}
@@ -235,12 +235,11 @@ def test_stretched_members_obey_the_laws_that_are_repaired(factor: float, kinds:
         raw = ensemble_of(sim, given, 3, 4)
         sim.trust = {task.name: Trust(Calibration("residual", ((factor,) * len(task.channels),)))}
         drawn = ensemble_of(sim, given, 3, 4)
-    domain = Grid((16,), given.periodic, task.bounds)
-    laws = [law for law in laws_of(task, given.periodic) if isinstance(law, kinds)]
+    laws = [law for law in laws_of(task, given.grid.periodic) if isinstance(law, kinds)]
     assert laws
     for law in laws:
         for member in drawn:
-            assert float(law.residual(torch.cat((u0.unsqueeze(1), member), 1), domain).max()) < 1e-5, law.says
+            assert float(law.residual(torch.cat((u0.unsqueeze(1), member), 1), given.grid).max()) < 1e-5, law.says
     assert drawn.std(0).mean() > 1.2 * raw.std(0).mean()
 
 

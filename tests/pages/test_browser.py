@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from grids import grid_of
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Scored, TaskResult
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
@@ -53,7 +54,9 @@ def waves(name: str, samples: int = 4, cells: int = 24, ahead: int = 6) -> Windo
     values = field.expand(-1, -1, *(cells,) * task.ndim, len(task.channels))
     inputs, params = torch.zeros(samples, *values.shape[2:-1], 0), torch.zeros(samples, 1)
     ids, dt = tuple(map(str, range(samples))), torch.full((samples,), 0.1)
-    return Window(task, values[:, :2], values[:, 2:], inputs, params, dt, task.periodic, (1.0,) * task.ndim, ids)
+    return Window(
+        task, values[:, :2], values[:, 2:], inputs, params, dt, grid_of(inputs, task.periodic, (1.0,) * task.ndim), ids
+    )
 
 
 def result(name: str) -> TaskResult:

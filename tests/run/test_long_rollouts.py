@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grids import grid_of
 from ups.eval.rollout import persistence
 from ups.physics import TASKS
 from ups.run.config import EvalConfig
@@ -33,7 +34,8 @@ def window(samples: int, first: int = 0) -> Window:
     x = 2 * torch.pi * torch.arange(16) / 16
     sizes = 0.9 ** torch.arange(6)[:, None] * torch.arange(first + 1, first + samples + 1)[:, None, None]
     values = (sizes * (1 + torch.sin(x)))[..., None]
-    facts = (torch.zeros(samples, 16, 0), torch.full((samples, 1), 0.01), torch.full((samples,), 0.1), (True,), (1.0,))
+    numbers = (torch.zeros(samples, 16, 0), torch.full((samples, 1), 0.01), torch.full((samples,), 0.1))
+    facts = (*numbers, grid_of(values[:, 0], (True,), (1.0,)))
     return Window(TASKS["burgers1d"], values[:, :2], values[:, 2:], *facts)
 
 
