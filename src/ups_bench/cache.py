@@ -243,7 +243,8 @@ def _manifest(
         "steps": None,
         "shape": [16],
         "periodic": [True],
-        "box": [1.0],
+        "bounds": [[0.0, 1.0]],
+        "corner": [],
         "shards": list(shards),
     }
     return {**manifest, "sum": sum_of(manifest)}

@@ -114,7 +114,7 @@ def _check_plan(folder: Path, manifest: Mapping[str, Any]) -> None:
     for name, length in (("lengths", samples), ("dt", samples)):
         _numbers(manifest, name, length)
     _numbers(manifest, "bounds", len(manifest["shape"]), 2)
-    if manifest["corner"]:
+    if manifest["corner"] != []:
         _numbers(manifest, "corner", len(manifest["shape"]))
     if manifest["steps"] is not None:
         _numbers(manifest, "steps", samples, len(times) - 1)
