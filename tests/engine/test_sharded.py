@@ -6,7 +6,7 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -139,9 +139,10 @@ def unrolled_loss(module: nn.Module, step: int, rows: slice) -> Tensor:
 def operator(core: Literal["transformer", "unet"] = "transformer") -> nn.Module:
     from ups.models import LatentOperator, OperatorConfig
     from ups.physics import EQUATIONS
+    from ups.types import UNKNOWN
 
     torch.manual_seed(5)
-    tasks = [EQUATIONS[name]().task for name in ("burgers1d", "advection1d")]
+    tasks = [replace(EQUATIONS[name]().task, dynamics=UNKNOWN) for name in ("burgers1d", "advection1d")]
     made = LatentOperator(OperatorConfig(core=core, width=16, depth=2, heads=2, modes=4, levels=1), 8, tasks)
     nn.init.normal_(made.head.weight, std=0.1)  # at its zero start no block has a gradient
     return made
@@ -166,9 +167,10 @@ def operator_in_bf16(module: nn.Module, step: int, rows: slice) -> Tensor:
 def codec() -> nn.Module:
     from ups.models import Codec, CodecConfig
     from ups.physics import EQUATIONS
+    from ups.types import UNKNOWN
 
     torch.manual_seed(5)
-    tasks = [EQUATIONS[name]().task for name in ("burgers1d", "advection1d")]
+    tasks = [replace(EQUATIONS[name]().task, dynamics=UNKNOWN) for name in ("burgers1d", "advection1d")]
     return Codec(CodecConfig(dim=8, width=8), tasks, {task.name: (32,) for task in tasks})
 
 
