@@ -49,7 +49,7 @@ class Supervised:
     """Runs carried out by ranks under a supervisor."""
 
     def demo(self, config: RunConfig, screen: Any, *, overwrite: bool, before: tuple[str, float]) -> Any:
-        from ups_fleet.running.on_ranks import on_ranks
+        from ups_fleet.running.supervised import on_ranks
 
         return on_ranks(config, screen, overwrite=overwrite, before=before)
 

@@ -18,8 +18,8 @@ from vast_server import Vast as Server
 
 from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.records import LaunchRecord, note
-from ups_fleet.submit.vast.labels import Label, home
-from ups_fleet.submit.vast.script import render
+from ups_fleet.submit.vast.rent import Label, home
+from ups_fleet.submit.vast.source import render
 from ups_fleet.supervise.proc import stat_of
 
 # Stands for Python with `ups` in it: the config says how the run ends. Other programs are Python's own.

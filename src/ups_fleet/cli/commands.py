@@ -8,9 +8,8 @@ from ups_fleet.cli.doctor import doctor
 from ups_fleet.cli.faults import faults
 from ups_fleet.cli.launch import launch
 from ups_fleet.cli.run import run
-from ups_fleet.cli.runs import compare, leaderboard, logs, runs, show, watch
+from ups_fleet.cli.runs import compare, leaderboard, logs, runs, show, track, watch
 from ups_fleet.cli.sweep import sweep
-from ups_fleet.cli.track import track
 
 KEYS = "[OPTIONS] [--KEY.OF.CONFIG VALUE ...]"
 # Of folders that can be deleted by themselves.

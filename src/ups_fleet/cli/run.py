@@ -142,7 +142,7 @@ def _check_options(*, forever: bool, unit: bool, resume: bool, overwrite: bool, 
 
 def _unit(settings: RunConfig, file: Path, options: Mapping[str, Any]) -> str:
     """The systemd unit of this command, with absolute paths."""
-    from ups_fleet.running.service import systemd_unit
+    from ups_fleet.running.forever import systemd_unit
 
     words = [sys.executable, "-m", "ups", "run", str(file.absolute()), "--forever"]
     words += [f"--{name}={value}" for name, value in options.items() if value is not None]

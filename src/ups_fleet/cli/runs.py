@@ -1,4 +1,4 @@
-"""`ups runs`, `show`, `logs`, `watch`, `leaderboard`, `compare`: show runs, from their folders alone."""
+"""`ups runs`, `show`, `logs`, `watch`, `leaderboard`, `compare`, `track`: runs, from their folders alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
 from ups.cli.places import Place
-from ups.screen import table
+from ups.screen import table, waiting
 from ups.streams import delivered, printable
+from ups.types import ConfigError
 
 if TYPE_CHECKING:
     from ups_fleet.run_folders.state import RunState
@@ -46,7 +47,8 @@ def runs(
     as_json
         Print a JSON list with everything that is known of each.
     """
-    from ups_fleet.run_folders.runs import ENDED, runs_in, summary_of, table_of
+    from ups_fleet.run_folders.runs import runs_in, summary_of, table_of
+    from ups_fleet.run_folders.state import ENDED
 
     every = runs_in(folder, sort)
     states = [one for one in every if state in (None, one.word)]
@@ -173,7 +175,7 @@ def leaderboard(folder: Path = RUNS, *, task: str | None = None, top: Whole = 10
     top
         So many of each.
     """
-    from ups_fleet.run_folders.leaderboard import leaderboard as best
+    from ups_fleet.run_folders.runs import leaderboard as best
     from ups_fleet.run_folders.runs import runs_in
 
     rows, notes = best(runs_in(folder), task, top)
@@ -200,7 +202,7 @@ def compare(first: Path, *others: Path, out: Place | None = None) -> int:
     from ups.run.config import without_effect, written_once
     from ups_fleet.run_folders.candidate import candidates
     from ups_fleet.run_folders.compare import compare as comparison_of
-    from ups_fleet.run_folders.compare_page import page_of, write_page
+    from ups_fleet.run_folders.compare import page_of, write_page
 
     result = comparison_of(candidates((first, *others), without_effect(), written_once()))
     parts = []
@@ -210,3 +212,36 @@ def compare(first: Path, *others: Path, out: Place | None = None) -> int:
     if out is not None:
         print(write_page(page_of(result), out))
     return delivered()
+
+
+def track(run: Path, *, to: str | None = None, project: str | None = None, wait: float = 600.0) -> int:
+    """Send the trackers of a run what they have missed, and how it ended; with --to, show an old run to further ones.
+
+    A run feeds its trackers (`tracking` in its config) while it trains. What one missed because it was down, slow, full
+    or without a login, or because everything was killed, is sent here. Nothing is sent twice.
+
+    Parameters
+    ----------
+    run
+        A run folder.
+    to
+        Trackers that are to show the run from now on, for example wandb,tensorboard.
+    project
+        The project (W&B) or experiment (MLflow) for it.
+    wait
+        Seconds after which it is given up for now.
+    """
+    from ups.rundir import RunDir
+    from ups_fleet.tracking import deliver, show_to
+
+    folder = RunDir.at(run).folder
+    if to is not None or project is not None:
+        names = tuple(name.strip() for name in (to or "").split(",") if name.strip())
+        show_to(folder, names, project, print)
+    with waiting(f"sending what trackers have missed of {folder}"):
+        states = deliver(folder, wait, by_user=True)
+    if not states:
+        raise ConfigError(f"{run}: is shown nowhere beside its log, metrics.jsonl; name trackers with --to.")
+    for state in states:
+        print(state.sentence(folder))
+    return 0 if all(state.whole for state in states) else 1

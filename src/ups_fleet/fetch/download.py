@@ -13,10 +13,9 @@ from ups.files import no_room, publish
 from ups.progress import OnProgress, Progress
 from ups.types import DataError
 from ups_fleet.fetch.addresses import gives_access, identity, shown
-from ups_fleet.fetch.connections import Connections
 from ups_fleet.fetch.landing import Landing
 from ups_fleet.fetch.patience import ChangedError, NoRangesError, Patience, TransientError, UnreachableError
-from ups_fleet.fetch.pieces import Pieces, blob_of, digests_of
+from ups_fleet.fetch.pieces import Connections, Pieces, blob_of, digests_of
 from ups_fleet.fetch.remote_file import RemoteFacts, RemoteFile
 
 ROOM = 1 << 26  # bytes of a disk that a large file leaves to others

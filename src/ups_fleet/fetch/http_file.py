@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import ipaddress
 import netrc
 import os
 import re
@@ -22,9 +23,31 @@ from ups.types import ConfigError, DataError
 from ups.version import __version__
 from ups_fleet.fetch.addresses import MISTAKE, SCHEMES, file_name, http_address, shown
 from ups_fleet.fetch.patience import ChangedError, NoRangesError, Patience, StoppedError, TransientError, retry_after
-from ups_fleet.fetch.reach import check_redirect
 from ups_fleet.fetch.remote_file import BLOCK, RemoteFacts
-from ups_fleet.web import FetchPace, Request, StalledError, opener
+from ups_fleet.web import FetchPace, Request, StalledError, addresses_of, opener
+
+
+def inward(address: str) -> str:
+    """An address that only this machine or its network has, written alike for one host; empty for one of the world.
+    Loopback is one host, whatever its number."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    if ip.is_loopback:
+        return "loopback"
+    return str(ip) if ip.is_multicast or not ip.is_global else ""
+
+
+def check_redirect(place: str, named: str, host: str, address: str = "") -> None:
+    """DataError where a redirect of `place` leads inward, to a `host` (at this `address`, if it is known already) that
+    is another than the one that the user has `named`."""
+    for one in [address] if address else addresses_of(host):
+        if (inside := inward(one)) and inside not in map(inward, addresses_of(named)):
+            where = host if host == one else f"{host} ({one})"
+            raise DataError(
+                f"{place}: redirects to {where}, which is this machine or in its network, and was not asked for; if "
+                "you trust it, name that address itself."
+            )
+
 
 HEADERS = {"User-Agent": f"ups/{__version__}", "Accept-Encoding": "identity"}
 REDIRECTS = 10

@@ -16,7 +16,7 @@ from ups.presence import Presence, look
 from ups.run_files import is_run
 from ups.rundir import RunDir
 from ups.types import DataError, duration
-from ups_fleet.run_folders.errors import TaskError, errors_of
+from ups_fleet.run_folders.errors import TaskError, Validation, errors_of, validation_of
 from ups_fleet.run_folders.evidence import (
     TRAIN,
     LivingProcesses,
@@ -32,7 +32,6 @@ from ups_fleet.run_folders.evidence import (
     starts_of,
     training_place,
 )
-from ups_fleet.run_folders.validation import Validation, validation_of
 
 Word = Literal[
     "running",

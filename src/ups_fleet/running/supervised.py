@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -15,12 +16,13 @@ from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
 from ups.later import torch
 from ups.progress import OnProgress, Progress, Screen
-from ups.run.config import RunConfig
+from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import fetch_data
 from ups.run.journal import Span
+from ups.run.judging.conclusion import Finish
 from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable, refused, say
-from ups.run.run import Run
+from ups.run.run import Run, finish_alone
 from ups.rundir import RunDir
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict
@@ -204,3 +206,18 @@ def _relaying(troubles: Callable[[], None], live: LiveLine) -> Callable[[bytes],
             troubles()
 
     return relay
+
+
+def on_ranks(config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]) -> tuple[RunDir, Finish]:
+    """Through all phases: on the ranks that the config asks for, else on two; in this process on one core."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    folder = RunDir(Path(config.out) / config.name)
+    if cores < 2 and config.dist.ranks < 2:
+        return finish_alone(config, screen, overwrite=overwrite, before=before)
+    # Not forked: this process has made data, and the threads that helped with it would be missing in its children.
+    several = dataclasses.replace(config.dist, ranks=max(2, config.dist.ranks), launcher="processes")
+    ranks = run_config().model_validate({**config.model_dump(), "dist": dataclasses.asdict(several)})
+    os.environ[STARTED] = str(time.time())  # what came before is not the run's
+    ending = supervise(ranks, command="ups_fleet.cli.worker", overwrite=overwrite)
+    verdict = Verdict.read(folder.verdict)
+    return folder, Finish(ending, verdict.cause if verdict is not None else "")

@@ -1,13 +1,15 @@
-"""Job: a run to be carried out somewhere, and Engine: what carries it out there."""
+"""Job: a run to be carried out somewhere; Engine: what carries it out there; Status: how it is."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Literal, Protocol
 
 from ups.types import ConfigError
+from ups.verdict import Ending
 
 State = Literal["queued", "running", "done", "failed", "stopped", "gone", "unknown"]
 # Nothing of such a job runs, and nothing will: it costs no more.
@@ -119,3 +121,15 @@ class Engine(Protocol):
         """End it; its run saves first where the engine gives it the time. Afterwards it is over, or the engine has
         promised to end it."""
         ...
+
+
+def ended(code: int) -> Status:
+    """The status of a job whose command has left with this code."""
+    if code == 0:
+        return Status("done", "it has ended well.", code)
+    word = Ending(code).name if code in list(Ending) else f"signal {code - 128}" if code > 128 else "an error"
+    if code in (Ending.PREEMPTED, Ending.INTERRUPTED):
+        return Status("stopped", f"{word}: it was asked to stop, and has saved; launch it again to go on.", code)
+    if code == 128 + signal.SIGTERM:
+        return Status("stopped", "it was asked to stop before it could listen; launch it again to go on.", code)
+    return Status("failed", f"{word}: it has ended with code {code}.", code)

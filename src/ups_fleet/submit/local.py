@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from ups.types import DataError, counted
-from ups_fleet.submit.ended import ended
-from ups_fleet.submit.job import LaunchJob, Status
-from ups_fleet.submit.machine import check_here
+from ups.later import torch
+from ups.types import ConfigError, DataError, counted
+from ups.wire import host_and_port
+from ups_fleet.submit.job import LaunchJob, Status, ended
 from ups_fleet.submit.records import file_of, jobs_folder, keep_text
 from ups_fleet.submit.shell import begun_or_resumed, checks, quoted, within_seconds
+from ups_fleet.supervise.job import refuse_nesting
+from ups_fleet.supervise.network import check_interface, local_address, port_taken
 from ups_fleet.supervise.proc import end_all, is_mine, owned, stat_of
 
 VARIABLE = "UPS_JOB"  # by which all processes of a job are found, whoever their parent became
@@ -139,3 +141,31 @@ def _patience(own: Mapping[str, str]) -> float:
 def _private(path: Path) -> BinaryIO:
     """A file to append to that this user alone may read: who knows what a job prints."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
+
+
+def check_here(job: LaunchJob) -> None:
+    """A ConfigError for the first thing that is not here."""
+    refuse_nesting()
+    if job.gpus:
+        _check_gpus(job.gpus)
+    if job.nodes == 1:
+        return
+    node, rendezvous = int(job.options.get("node_rank", 0)), str(job.options.get("rendezvous", ""))
+    if not 0 <= node < job.nodes:
+        raise ConfigError(f"--node-rank is {node}, but nodes are counted from 0 to {job.nodes - 1}.")
+    host, _ = host_and_port(rendezvous)
+    if job.interface:
+        check_interface(job.interface)
+    if node == 0 and port_taken(rendezvous):
+        raise ConfigError(f"{rendezvous}: somebody listens there already; choose another port, the same on all nodes.")
+    if not local_address(rendezvous):
+        raise ConfigError(f"{rendezvous}: this machine knows no way to {host}; give an address that all nodes reach.")
+
+
+def _check_gpus(count: int) -> None:
+    """What torch sees, as the ranks will."""
+    there = int(torch.cuda.device_count())
+    if there < count:
+        lacks = "no GPU" if there == 0 else counted(there, "GPU")
+        wanted = f"{counted(count, 'GPU')} {'is' if count == 1 else 'are'} wanted"
+        raise ConfigError(f"{wanted}, and torch sees {lacks} here; ask for fewer, or try `ups doctor`.")

@@ -12,8 +12,7 @@ from ups.run_files import CONFIG
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending
 from ups_fleet.submit.commands import NotSubmittedError, RefusedError, answer
-from ups_fleet.submit.ended import ended
-from ups_fleet.submit.job import LaunchJob, State, Status
+from ups_fleet.submit.job import LaunchJob, State, Status, ended
 from ups_fleet.submit.records import record_with
 from ups_fleet.submit.shell import begun_or_resumed, checks, quoted
 

@@ -20,12 +20,11 @@ from ups.types import ConfigError, counted
 from ups.verdict import AS_ASKED, Ending, StorageError, Verdict, classify, now, with_remedy
 from ups_fleet.supervise.job import RankJob, RankStart, environment, refuse_nesting
 from ups_fleet.supervise.launchers import Launcher, launcher_of
-from ups_fleet.supervise.limits import Limits
+from ups_fleet.supervise.limits import Limits, Stays
 from ups_fleet.supervise.network import port_taken
 from ups_fleet.supervise.proc import end_all, is_mine, of_run, seen_by, sweep
 from ups_fleet.supervise.seat import microbatch_of, write_microbatch
 from ups_fleet.supervise.start_dir import StartDir
-from ups_fleet.supervise.stays import Stays
 from ups_fleet.supervise.stop_requests import StopRequests
 from ups_fleet.supervise.watch import RankWatch
 

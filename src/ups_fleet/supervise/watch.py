@@ -15,17 +15,15 @@ from ups.heartbeat import Beat, read
 from ups.host_memory import available
 from ups.parsing import read_json
 from ups.verdict import AS_ASKED, Ending, Failure, Verdict, read_failures
-from ups_fleet.supervise.causes import STOP_SIGNALS, as_stopped, first_cause, leaves, signal_name
+from ups_fleet.supervise.causes import STOP_SIGNALS, MemoryWatch, as_stopped, first_cause, leaves, signal_name
 from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.launcher import Exit, Launcher
-from ups_fleet.supervise.limits import Limits, Silence
+from ups_fleet.supervise.limits import Limits, Silence, Stays
 from ups_fleet.supervise.log_tail import LogRelay, log_tail, tail
-from ups_fleet.supervise.memory_watch import MemoryWatch
 from ups_fleet.supervise.network import answers
 from ups_fleet.supervise.proc import alive, sweep
 from ups_fleet.supervise.rank_groups import RankGroups
 from ups_fleet.supervise.rank_states import RankState, keep_evidence, rank_states, rows, table, with_stacks
-from ups_fleet.supervise.stays import Stays
 from ups_fleet.supervise.stillness import Stillness
 from ups_fleet.supervise.stop_requests import StopRequests
 

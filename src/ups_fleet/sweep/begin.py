@@ -19,10 +19,8 @@ from ups_fleet.run_folders.state import COMPLETE, RunState
 from ups_fleet.running.supervised import in_sentences
 from ups_fleet.sweep import study
 from ups_fleet.sweep.axes import SweepAxis, SweepPoint, axes_of, drawn, grid, points_of
-from ups_fleet.sweep.devices import slots_of
-from ups_fleet.sweep.queue import Listed, Queue
 from ups_fleet.sweep.summary import Settings, remember, write
-from ups_fleet.sweep.sweep import Sweep, command_of
+from ups_fleet.sweep.sweep import Listed, Queue, Sweep, command_of, slots_of
 
 MOST = 10_000  # points: more are a mistake
 

@@ -16,8 +16,7 @@ from ups.run.config import without_effect, written_once
 from ups.run_files import TRAJECTORIES
 from ups.types import DataError, Table
 from ups_fleet.run_folders.candidate import candidates
-from ups_fleet.run_folders.compare import compare
-from ups_fleet.run_folders.compare_page import curve_sections
+from ups_fleet.run_folders.compare import compare, curve_sections
 from ups_fleet.run_folders.evidence import LivingProcesses
 from ups_fleet.run_folders.state import COMPLETE, RunState, ago, state_of
 from ups_fleet.sweep.axes import SweepPoint, short_names

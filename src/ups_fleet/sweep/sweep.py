@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,19 +12,102 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from ups.eval.intervals import number
 from ups.presence import SignsOfLife, hold, release
 from ups.run.journal import read_journal
 from ups.rundir import RunDir
-from ups.types import DataError, counted
+from ups.types import ConfigError, DataError, counted
 from ups_fleet.run_folders.evidence import LivingProcesses
 from ups_fleet.run_folders.state import COMPLETE, RunState, state_of
 from ups_fleet.running.live_line import LiveLine, phase_of
 from ups_fleet.supervise.stop_requests import StopRequests
 from ups_fleet.sweep.axes import SweepPoint
-from ups_fleet.sweep.devices import Slot
-from ups_fleet.sweep.queue import Queue
+
+
+class Queue(Protocol):
+    """Gives points one by one, and is told how each ended."""
+
+    @property
+    def total(self) -> int:
+        """Runs there will be in all."""
+        ...
+
+    def next(self) -> SweepPoint | None:
+        """The next point; None where there is none, or none before others have ended."""
+        ...
+
+    def done(self, point: SweepPoint, state: RunState) -> None:
+        """A point is finished, failed, or was finished before."""
+        ...
+
+
+class Listed:
+    """Points that are known from the start, in their order."""
+
+    def __init__(self, points: Sequence[SweepPoint]) -> None:
+        self.points, self.place = points, 0
+
+    @property
+    def total(self) -> int:
+        return len(self.points)
+
+    def next(self) -> SweepPoint | None:
+        if self.place == len(self.points):
+            return None
+        self.place += 1
+        return self.points[self.place - 1]
+
+    def done(self, point: SweepPoint, state: RunState) -> None:
+        """Nothing depends on how one ended."""
+
+
+THREADS = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one run at a time: its device (empty: the config's own) and the variables of its process."""
+
+    device: str
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+def slots_of(devices: Sequence[str], jobs: int | None, device: str, gpus: int) -> list[Slot]:
+    """The places of a sweep. `device` is what the config asks for, `gpus` how many there are on this machine.
+
+    On GPUs, one run each. CPU runs side by side share the cores, unless the environment says how many threads to use.
+    """
+    for name in devices:
+        if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+            raise ConfigError(f"--devices: '{name}' is no device; write cpu, cuda or cuda:N, with commas between.")
+        if name != "cpu" and int(name.partition(":")[2] or 0) >= gpus:
+            raise ConfigError(f"--devices: there is no {name} here; this machine has {gpus or 'no'} CUDA devices.")
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}, but at least 1 run goes on at a time.")
+    named = list(devices) or _own(device, gpus, jobs)
+    real = [name for name in named if name.startswith("cuda")]
+    if len(set(real)) < len(real):
+        raise ConfigError(f"--devices names {max(real, key=real.count)} twice; one run goes on each device at a time.")
+    if real and jobs is not None and jobs > len(named):
+        raise ConfigError(
+            f"--jobs is {jobs}, but {counted(len(named), 'device')} can take one run each; name more, or lower it."
+        )
+    count = jobs or len(named)
+    chosen = [named[i % len(named)] for i in range(count)]
+    on_cpu = sum(name == "cpu" for name in chosen) or (count if not real else 0)
+    threads = max(1, len(os.sched_getaffinity(0)) // max(1, on_cpu))
+    shared = () if THREADS in os.environ else ((THREADS, str(threads)),)
+    return [Slot(name, () if name.startswith("cuda") else shared) for name in chosen]
+
+
+def _own(device: str, gpus: int, jobs: int | None) -> list[str]:
+    """The devices where none are named: those of the config."""
+    if device != "auto":
+        return [device]
+    return [f"cuda:{number}" for number in range(min(gpus, jobs or 1))] if gpus else ["cpu"]
+
 
 TICK = 0.2
 EVERY = 30.0  # seconds between two lines on how far the runs are

@@ -20,9 +20,8 @@ from ups_fleet.fetch.patience import ChangedError, TransientError
 from ups_fleet.fetch.stores import spoken
 from ups_fleet.supervise.proc import end_all, identity, is_mine, owned, seen_by
 from ups_fleet.supervise.rank_parent import die_with_parent
-from ups_fleet.sync.push import CopyReceipt, alone_with, push, receipt_of
+from ups_fleet.sync.push import CopyReceipt, alone_with, glimpse, push, receipt_of
 from ups_fleet.sync.remote_run import RemoteRun
-from ups_fleet.sync.snapshot import glimpse
 
 VARIABLE = "UPS_COURIER"  # by which the couriers of a folder are found
 LOOK = 0.5  # seconds between two looks at the folder

@@ -12,10 +12,10 @@ from lying_server import LyingServer, serving
 
 from ups.cli.app import main
 from ups.types import DataError
-from ups_fleet.fetch import reach
+from ups_fleet.fetch import http_file
 from ups_fleet.fetch.fetch import plan
+from ups_fleet.fetch.http_file import check_redirect, inward
 from ups_fleet.fetch.patience import Patience
-from ups_fleet.fetch.reach import check_redirect, inward
 
 HASTY = Patience(tries=2, first=0.01, longest=0.05, stall=2.0)
 OUTER = "93.184.215.14"
@@ -133,4 +133,4 @@ def test_the_command_says_it_in_one_sentence(
 def test_addresses_that_all_the_world_shares_are_outward() -> None:
     assert [inward(a) for a in (OUTER, "2606:2800:21f::1", "8.8.8.8")] == ["", "", ""]
     assert {inward(a) for a in ("127.0.0.1", "::1", "127.8.8.8", "::ffff:127.0.0.1")} == {"loopback"}
-    assert reach.addresses_of("no.such.host.invalid") == []
+    assert http_file.addresses_of("no.such.host.invalid") == []

@@ -205,7 +205,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_is_the_one_that_was_not_stopp
 
 def test_what_lightning_cannot_do_is_one_sentence(tmp_path: Path) -> None:
     from ups_fleet.lightning import StageModule, simulator_of, trainer_options
-    from ups_fleet.lightning.engine_optimizer import EngineOptimizer
+    from ups_fleet.lightning.stage_module import EngineOptimizer
 
     with pytest.raises(ConfigError, match="budget of seconds, and Lightning counts steps"):
         StageModule(settings(tmp_path, **{"codec.train.seconds": 5}), "codec")

@@ -19,10 +19,8 @@ from ups.run.config import run_config, without_effect, written_once
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
 from ups_fleet.run_folders.candidate import candidates
-from ups_fleet.run_folders.compare import RunComparison, compare
-from ups_fleet.run_folders.compare_page import page_of, write_page
-from ups_fleet.run_folders.leaderboard import leaderboard
-from ups_fleet.run_folders.runs import runs_in
+from ups_fleet.run_folders.compare import RunComparison, compare, page_of, write_page
+from ups_fleet.run_folders.runs import leaderboard, runs_in
 
 
 def compared(*folders: Path) -> RunComparison:

@@ -15,10 +15,9 @@ from ups.presence import hold
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
 from ups_fleet.cli.runs import watch as follow_run
-from ups_fleet.run_folders.curves import drawn
 from ups_fleet.run_folders.follow import log_text, watch
 from ups_fleet.run_folders.runs import run_at
-from ups_fleet.run_folders.show import curve_lines, errors_table, facts_of
+from ups_fleet.run_folders.show import curve_lines, drawn, errors_table, facts_of
 
 
 def test_a_curve_is_that_of_the_last_start_where_a_run_was_resumed(tmp_path: Path) -> None:

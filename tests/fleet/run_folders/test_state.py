@@ -23,8 +23,7 @@ from ups.verdict import Ending
 from ups_fleet.run_folders.candidate import candidates
 from ups_fleet.run_folders.compare import compare
 from ups_fleet.run_folders.errors import TaskError
-from ups_fleet.run_folders.leaderboard import leaderboard
-from ups_fleet.run_folders.runs import run_at, runs_in, summary_of, table_of
+from ups_fleet.run_folders.runs import leaderboard, run_at, runs_in, summary_of, table_of
 from ups_fleet.run_folders.show import facts_of
 from ups_fleet.run_folders.state import state_of
 

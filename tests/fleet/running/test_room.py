@@ -24,7 +24,7 @@ from ups.types import DataError, data_size
 from ups.verdict import Ending, classify, with_remedy
 from ups_fleet.running.supervised import supervise
 from ups_fleet.supervise.job import RankJob
-from ups_fleet.supervise.launchers.processes import ProcessLauncher
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher
 from ups_fleet.supervise.supervisor import Supervisor
 
 

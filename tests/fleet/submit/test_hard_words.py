@@ -13,8 +13,7 @@ import pytest
 
 from ups.types import ConfigError, DataError
 from ups_fleet.submit import local, records, slurm
-from ups_fleet.submit.ended import ended
-from ups_fleet.submit.job import LaunchJob
+from ups_fleet.submit.job import LaunchJob, ended
 from ups_fleet.submit.plan import check_secrets
 from ups_fleet.submit.records import LaunchRecord, keep_text, new_key, note, record_of, with_identity
 from ups_fleet.submit.shell import quoted

@@ -94,7 +94,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_begun(
 def test_a_file_that_is_not_there_is_refused_unless_only_the_nodes_see_it(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ups_fleet.cli.launching._outlook", lambda *_: [])
+    monkeypatch.setattr("ups_fleet.cli.launch._outlook", lambda *_: [])
     (place / "tiny.yaml").write_text(TINY.format(data="file: data/a.hdf5, task: advection1d"))
     code, _, err = ups(capsys, "slurm", "tiny.yaml", "--dry-run")
     assert code == 2

@@ -61,7 +61,7 @@ def test_nothing_that_a_run_leaves_holds_a_secret(place: Path, failing: bool) ->
 def test_nothing_that_would_be_submitted_holds_a_secret(
     place: Path, engine: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ups_fleet.cli.launching._outlook", lambda *_: [])
+    monkeypatch.setattr("ups_fleet.cli.launch._outlook", lambda *_: [])
     more = ["--secret", "WANDB_API_KEY"] if engine == "sky" else []
     assert ups("launch", engine, "tiny.yaml", *more, "--dry-run") == 0
     (place / "left" / "printed").write_text("".join(capsys.readouterr()))

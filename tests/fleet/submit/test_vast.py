@@ -16,7 +16,7 @@ from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.records import LaunchRecord, note
 from ups_fleet.submit.vast.client import VastError
 from ups_fleet.submit.vast.engine import Vast
-from ups_fleet.submit.vast.labels import Label
+from ups_fleet.submit.vast.rent import Label
 
 SOURCE = {"repo": "https://example.org/ups.git", "commit": "c" * 40, "at": ".", "config": "x.yaml", "package": "."}
 

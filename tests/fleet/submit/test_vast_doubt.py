@@ -16,11 +16,9 @@ from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.records import LaunchRecord, all_records, file_of, note
 from ups_fleet.submit.registry import forget_if_unknown, status_of, stopped
 from ups_fleet.submit.vast.client import Client, NotOursError, VastError
-from ups_fleet.submit.vast.engine import Vast
-from ups_fleet.submit.vast.home import UNKNOWN, files_left
-from ups_fleet.submit.vast.labels import Label, home
+from ups_fleet.submit.vast.engine import UNKNOWN, Vast, files_left
 from ups_fleet.submit.vast.reap import reap
-from ups_fleet.submit.vast.rent import rented
+from ups_fleet.submit.vast.rent import Label, home, rented
 
 KEY = "wave-0123abcd"
 BEGUN, NOTHING = "ups launch: the run begins\n", "ups launch: ended with code 3, left 0 files\n"

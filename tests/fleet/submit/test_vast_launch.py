@@ -48,7 +48,7 @@ def project(vast: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.chdir(place)
     for name, value in {**PLANTED, "VAST_API_KEY": KEY, "WANDB_API_KEY": SECRET}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("ups_fleet.cli.launching._outlook", lambda *_: [])  # what `ups estimate` says takes its time
+    monkeypatch.setattr("ups_fleet.cli.launch._outlook", lambda *_: [])  # what `ups estimate` says takes its time
     return place
 
 

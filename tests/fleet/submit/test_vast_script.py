@@ -16,10 +16,9 @@ from vast_stage import Stage, given_back, groups, until
 from ups.types import ConfigError
 from ups_fleet.submit.records import file_of
 from ups_fleet.submit.vast.client import Client
-from ups_fleet.submit.vast.engine import Vast
-from ups_fleet.submit.vast.home import end_of, keep_log
+from ups_fleet.submit.vast.engine import Vast, end_of, keep_log
 from ups_fleet.submit.vast.reap import reap
-from ups_fleet.submit.vast.script import LONGEST, render
+from ups_fleet.submit.vast.source import LONGEST, render
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from ups.verdict import Verdict
 from ups_fleet.supervise.job import RankJob
-from ups_fleet.supervise.launchers.processes import ProcessLauncher
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.supervisor import Supervisor
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.launchers.forked import ForkLauncher
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher
 from ups_fleet.supervise.launchers.nodes import Nodes
-from ups_fleet.supervise.launchers.processes import ProcessLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.supervisor import Supervisor
 

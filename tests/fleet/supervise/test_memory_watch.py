@@ -11,15 +11,15 @@ import pytest
 
 from ups import host_memory
 from ups.verdict import Verdict
-from ups_fleet.supervise import memory_watch
+from ups_fleet.supervise import causes
+from ups_fleet.supervise.causes import MemoryWatch
 from ups_fleet.supervise.launchers.launcher import Exit
-from ups_fleet.supervise.memory_watch import MemoryWatch
 
 NOW = time.monotonic()
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, space: tuple[int, int] | None = None, killed: bool = False) -> MemoryWatch:
-    monkeypatch.setattr(memory_watch, "address_space", lambda pid: space)  # noqa: ARG005
+    monkeypatch.setattr(causes, "address_space", lambda pid: space)  # noqa: ARG005
     monkeypatch.setattr(host_memory.KernelKills, "killed", lambda *_: killed)
     memory = MemoryWatch()
     memory.look([7, 0])
@@ -49,9 +49,9 @@ def test_the_last_words_of_a_log_count_where_nothing_else_is_left(monkeypatch: p
 
 def test_a_bus_error_counts_where_shared_memory_is_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     memory, end = watch(monkeypatch), Exit(0, -signal.SIGBUS, NOW)
-    monkeypatch.setattr(memory_watch, "SHARED", str(tmp_path))
+    monkeypatch.setattr(causes, "SHARED", str(tmp_path))
     assert memory.cause(end, 7) == ""
-    monkeypatch.setattr(memory_watch, "_full", lambda folder: folder == str(tmp_path))
+    monkeypatch.setattr(causes, "_full", lambda folder: folder == str(tmp_path))
     assert f"while {tmp_path} was full" in memory.cause(end, 7)
 
 

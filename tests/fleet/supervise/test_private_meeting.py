@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from ups_fleet.supervise.job import RankJob, RankStart, environment
-from ups_fleet.supervise.launchers.processes import ProcessLauncher
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher
 from ups_fleet.supervise.network import loopback
 from ups_fleet.supervise.start_dir import StartDir
 

@@ -16,13 +16,11 @@ from supervise.test_survival import SUPERVISE
 
 from ups.heartbeat import Beat
 from ups.verdict import Ending, Verdict
-from ups_fleet.supervise import activity, stillness
-from ups_fleet.supervise.activity import ProcessWork, Threads
+from ups_fleet.supervise import stillness
 from ups_fleet.supervise.job import RankJob
-from ups_fleet.supervise.launchers.processes import ProcessLauncher, RankProcess
-from ups_fleet.supervise.limits import Limits
-from ups_fleet.supervise.stays import Stays
-from ups_fleet.supervise.stillness import Stillness
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher, RankProcess
+from ups_fleet.supervise.limits import Limits, Stays
+from ups_fleet.supervise.stillness import ProcessWork, Stillness, Threads
 from ups_fleet.supervise.supervisor import Supervisor
 
 RANK = Path(__file__).parent / "still_rank.py"
@@ -99,12 +97,12 @@ class Machine:
         self.states: dict[int, str] = {}
         self.waiters: set[int] = set()
         self.stored, self.gpu = 0, False
-        monkeypatch.setattr(activity, "work_of", lambda pid: self.work.get(pid, ProcessWork()))
-        monkeypatch.setattr(activity, "threads_of", lambda pid: self.threads.get(pid, Threads()))
-        monkeypatch.setattr(activity, "storage_bytes", lambda: self.stored)
-        monkeypatch.setattr(activity, "lock_waiters", lambda: self.waiters)
-        monkeypatch.setattr(activity, "waits_for_lock", lambda pid, waiters: pid in waiters)
-        monkeypatch.setattr(activity, "has_accelerator", lambda pid: self.gpu)  # noqa: ARG005
+        monkeypatch.setattr(stillness, "work_of", lambda pid: self.work.get(pid, ProcessWork()))
+        monkeypatch.setattr(stillness, "threads_of", lambda pid: self.threads.get(pid, Threads()))
+        monkeypatch.setattr(stillness, "storage_bytes", lambda: self.stored)
+        monkeypatch.setattr(stillness, "lock_waiters", lambda: self.waiters)
+        monkeypatch.setattr(stillness, "waits_for_lock", lambda pid, waiters: pid in waiters)
+        monkeypatch.setattr(stillness, "has_accelerator", lambda pid: self.gpu)  # noqa: ARG005
         monkeypatch.setattr(stillness, "state_of", lambda pid: self.states.get(pid, "S"))
 
 

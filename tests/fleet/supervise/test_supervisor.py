@@ -18,8 +18,7 @@ import pytest
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict
 from ups_fleet.supervise.job import RankJob, RankStart, refuse_nesting
-from ups_fleet.supervise.launchers.launcher import Exit, read_exits
-from ups_fleet.supervise.launchers.processes import ProcessLauncher, RankProcess
+from ups_fleet.supervise.launchers.launcher import Exit, ProcessLauncher, RankProcess, read_exits
 from ups_fleet.supervise.proc import owned, state_of
 from ups_fleet.supervise.supervisor import Supervisor
 

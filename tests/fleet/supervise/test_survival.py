@@ -19,8 +19,8 @@ from ranks import free_port
 from ups.types import ConfigError
 from ups.verdict import Ending
 from ups_fleet.supervise.job import RankJob
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher
 from ups_fleet.supervise.launchers.nodes import Nodes
-from ups_fleet.supervise.launchers.processes import ProcessLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.proc import alive, owned
 from ups_fleet.supervise.supervisor import Supervisor

@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 
 from ups_fleet.sweep.axes import SweepPoint
-from ups_fleet.sweep.devices import Slot
-from ups_fleet.sweep.queue import Listed
-from ups_fleet.sweep.sweep import Sweep
+from ups_fleet.sweep.sweep import Listed, Slot, Sweep
 
 FAKE = Path(__file__).with_name("fake_run.py")
 

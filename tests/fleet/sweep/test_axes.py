@@ -13,12 +13,11 @@ import pytest
 
 from memory_runs import begun, finished
 from ups.types import ConfigError, DataError
-from ups_fleet.run_folders.errors import TaskError
+from ups_fleet.run_folders.errors import TaskError, Validation, validation_of
 from ups_fleet.run_folders.state import RunState
-from ups_fleet.run_folders.validation import Validation, validation_of
 from ups_fleet.sweep.axes import SweepPoint, axes_of, drawn, grid, points_of, safe, short_names, split
-from ups_fleet.sweep.devices import slots_of
 from ups_fleet.sweep.summary import Settings, choice_of, recorded, remember, sentences_of, settings_of, table_of
+from ups_fleet.sweep.sweep import slots_of
 
 
 def test_a_grid_has_every_combination_once_with_names_that_last() -> None:

@@ -11,9 +11,8 @@ import pytest
 optuna = pytest.importorskip("optuna", reason="needs the extra `sweep`")
 
 from ups.types import ConfigError, DataError  # noqa: E402
-from ups_fleet.run_folders.errors import TaskError  # noqa: E402
+from ups_fleet.run_folders.errors import TaskError, Validation  # noqa: E402
 from ups_fleet.run_folders.state import RunState  # noqa: E402
-from ups_fleet.run_folders.validation import Validation  # noqa: E402
 from ups_fleet.sweep.axes import SweepPoint, axes_of  # noqa: E402
 from ups_fleet.sweep.study import Study, require  # noqa: E402
 

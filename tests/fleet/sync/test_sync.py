@@ -27,9 +27,8 @@ from ups.types import ConfigError, DataError
 from ups_fleet.fetch.patience import UnreachableError
 from ups_fleet.sync import delivery, push, remote_run, restore
 from ups_fleet.sync.courier import RunCopier, couriers_of, one_pass
-from ups_fleet.sync.push import CopyReceipt, receipt_of
+from ups_fleet.sync.push import CopyReceipt, entries, receipt_of
 from ups_fleet.sync.remote_run import Manifest, RemoteRun
-from ups_fleet.sync.snapshot import entries
 
 pytest.importorskip("fsspec")
 

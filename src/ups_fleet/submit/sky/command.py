@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
 from ups.wings import Command
-from ups_fleet.cli.launching import ENGINE, Shape, launch_job, usage
+from ups_fleet.cli.launch import ENGINE, Shape, launch_job, usage
 
 if TYPE_CHECKING:
     from ups_fleet.submit.job import Option

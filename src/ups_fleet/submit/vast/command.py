@@ -13,7 +13,7 @@ from ups.screen import waiting
 from ups.streams import delivered, printable
 from ups.types import counted
 from ups.wings import Command
-from ups_fleet.cli.launching import ENGINE, JOB, launch_job, usage
+from ups_fleet.cli.launch import ENGINE, JOB, launch_job, usage
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ups_fleet.submit.records import LaunchRecord, all_records, jobs_folder
 from ups_fleet.submit.vast.client import Client, Machine, VastError
 from ups_fleet.submit.vast.engine import ENGINE, give_back
-from ups_fleet.submit.vast.labels import Label, home, short
-from ups_fleet.submit.vast.rent import doubt_file
+from ups_fleet.submit.vast.rent import Label, doubt_file, home, short
 
 
 @dataclass(frozen=True)

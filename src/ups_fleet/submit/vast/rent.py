@@ -1,20 +1,162 @@
-"""Rents the machine of an offer once, waits until it runs, and gives it back if it does not."""
+"""Chooses an offer, rents its machine once under a label, waits until it runs, and gives it back if it does not."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
+import re
+import secrets
+import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ups.files import write_atomic
 from ups.types import ConfigError, UpsError
-from ups_fleet.submit.job import LaunchJob
-from ups_fleet.submit.records import file_of
+from ups_fleet.submit.job import LaunchJob, Option
+from ups_fleet.submit.records import file_of, jobs_folder
 from ups_fleet.submit.vast.client import Client, Machine, NotOursError, VastError
-from ups_fleet.submit.vast.labels import Label, home, short
-from ups_fleet.submit.vast.offers import Offer, check_money, disk, offers
+
+PREFIX = "ups"
+LONGEST = 48  # characters of a key in a label
+OURS = re.compile(rf"{PREFIX}:([\w.-]{{1,{LONGEST - 9}}}-[0-9a-f]{{8}}):([0-9a-f]{{8}}):([0-9]{{10}})")
+EARLIEST = 1_577_836_800  # 2020: no lease has ended before
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a machine says of itself to whoever finds it. `home`: which folder of records it belongs to; `until`: when
+    its lease is over, by Vast's clock."""
+
+    key: str
+    home: str
+    until: int
+
+    def __str__(self) -> str:
+        return f"{PREFIX}:{self.key}:{self.home}:{self.until}"
+
+    @classmethod
+    def of(cls, text: str) -> Label | None:
+        """The label that a text is; None where it is none of ours: people write labels that begin alike."""
+        match = OURS.fullmatch(text)
+        return cls(match[1], match[2], int(match[3])) if match and int(match[3]) > EARLIEST else None
+
+
+def short(key: str) -> str:
+    """A key as labels hold it: a long one keeps its beginning and its end, which no other job has."""
+    return key if len(key) <= LONGEST else f"{key[: LONGEST - 9]}{key[-9:]}"
+
+
+def home() -> str:
+    """Stands for the records of this user on this machine: another's jobs have no record here, and are no orphans."""
+    words = f"{socket.gethostname()}:{os.getuid()}:{jobs_folder()}:{_folder_id()}"
+    return hashlib.sha256(words.encode()).hexdigest()[:8]
+
+
+def _folder_id() -> str:
+    """A random word that the folder of records is given once: computers of one name are told apart by it."""
+    path = jobs_folder() / "home"
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = path.with_name(f".home-{os.getpid()}")
+            draft.write_text(secrets.token_hex(8))
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+            draft.unlink()
+        return path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; set UPS_STATE to a folder of yours.") from None
+
+
+MOST = 20  # offers that are looked at
+RELIABILITY, DOWNLOAD, CUDA = 0.95, 100, 12.6  # Vast's score; Mbit/s; what the pinned torch is built for
+DISK = 40.0  # GB
+DAY = 86400.0
+GPU_NAME, IMAGE_NAME = re.compile(r"\w[\w .-]*"), re.compile(r"\w[\w./:@-]*")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine for rent, with its price an hour."""
+
+    id: int
+    gpus: int
+    gpu: str
+    price: float
+    place: str
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Offer:
+        gpus, gpu = int(row.get("num_gpus") or 0), str(row.get("gpu_name") or "?")
+        return cls(int(row["id"]), gpus, gpu, float(row["dph_total"]), str(row.get("geolocation") or "?"))
+
+    def most(self, job: LaunchJob) -> float:
+        """What it can cost until the lease is over."""
+        return self.price * (job.seconds or 0.0) / 3600
+
+    def sentence(self, job: LaunchJob, others: int) -> str:
+        """Why this one, and what it costs."""
+        hours = (job.seconds or 0.0) / 3600
+        price = f"${self.price:.3f}/h, at most ${self.most(job):.2f} within the lease of {hours:.3g} h"
+        return f"offer {self.id}: {self.gpus} x {self.gpu} in {self.place}, {price}; the cheapest of {others}."
+
+
+def check_options(options: Mapping[str, Option]) -> None:
+    """A ConfigError for a number or a name that no query can hold."""
+    for name in ("max_price", "gpu_ram", "disk"):
+        if not 0 < float(options.get(name, 1.0)) < float("inf"):
+            raise ConfigError(f"--{name.replace('_', '-')} is {options[name]}, but must be a number above 0.")
+    for name, pattern in (("gpu", GPU_NAME), ("image", IMAGE_NAME)):
+        if name in options and not pattern.fullmatch(str(options[name])):
+            raise ConfigError(f"--{name} is '{options[name]}', which is no name of one.")
+
+
+def query(job: LaunchJob) -> str:
+    """The needs of a job in the words of `vastai search offers`."""
+    options, days = job.options, (job.seconds or 0.0) / DAY
+    terms = [
+        f"num_gpus={job.gpus}",
+        f"reliability>={RELIABILITY}",
+        f"inet_down>={DOWNLOAD}",
+        f"cuda_max_good>={CUDA}",
+        f"disk_space>={disk(job):g}",
+        f"duration>={days:.4f}",  # it must not be taken away before the lease is over
+    ]
+    if "gpu" in options:
+        terms.append(f"gpu_name={str(options['gpu']).replace(' ', '_')}")
+    if "gpu_ram" in options:
+        terms.append(f"gpu_ram>={options['gpu_ram']}")
+    if "max_price" in options:
+        terms.append(f"dph_total<={options['max_price']}")
+    return " ".join(terms)
+
+
+def disk(job: LaunchJob) -> float:
+    """GB of disk that are rented."""
+    return float(job.options.get("disk", DISK))
+
+
+def offers(client: Client, job: LaunchJob) -> list[Offer]:
+    """What can be rented for a job, the cheapest first; a ConfigError where there is nothing."""
+    rows = [Offer.of(row) for row in client.offers(query(job), disk(job), MOST) if row.get("dph_total")]
+    limit = float(job.options.get("max_price", float("inf")))
+    fitting = sorted((row for row in rows if row.price <= limit and row.gpus == job.gpus), key=lambda row: row.price)
+    if not fitting:
+        raise ConfigError(f"Vast has no machine for this job now (`{query(job)}`); ask for less, or pay more.")
+    return fitting
+
+
+def check_money(client: Client, job: LaunchJob, offer: Offer) -> None:
+    """A ConfigError where the account cannot pay the lease."""
+    credit = client.user().get("credit")
+    if isinstance(credit, int | float) and credit < offer.most(job):
+        need = f"the lease can cost ${offer.most(job):.2f}"
+        raise ConfigError(f"the account at Vast has ${credit:.2f}, and {need}; add credit, or ask for less --time.")
+
 
 IMAGE = "python:3.12-bookworm"
 TRIES = 3  # machines that are rented one after the other, where one does not come

@@ -1,4 +1,4 @@
-"""Finds where a rented machine gets its code: a commit on a public remote; refuses what is only here."""
+"""What a rented machine is given: code, as a commit on a public remote, and the script that it starts with."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from ups.types import ConfigError
 from ups.version import __version__
 from ups_fleet.submit.job import LaunchJob, Option
+from ups_fleet.submit.shell import quoted
 
 SSH = re.compile(r"(?:ssh://)?git@([\w.-]+)[:/](?!\d+/)(.+)")
 LOGIN = re.compile(r"://[^/]*@|\?")  # also one of a query, such as ?private_token=…
@@ -142,3 +145,38 @@ def _git(folder: Path, *words: str, problem: str) -> str:
         reason = " ".join(done.stderr.split())[-160:]
         raise ConfigError(f"{problem} ({reason}); a rented machine gets its code by git.")
     return done.stdout.strip()
+
+
+LONGEST = 4048  # characters: Vast takes no longer ones
+REMARK = re.compile(r"^\s*#.*\n|\s{2}#\s.*$", re.MULTILINE)
+
+
+def render(job: LaunchJob) -> str:
+    """The script of a job: a pure function of it. It holds no secret; the machine has a key of its own."""
+    options = job.options
+    variables = {
+        "JOB": job.key,
+        "REPO": options["repo"],
+        "COMMIT": options["commit"],
+        "PLACE": options["at"],
+        "PACKAGE": options["package"],
+        "DATA": options.get("data", ""),
+        "STORE": str(options.get("store", "")).rstrip("/"),
+        "LEASE": f"{job.seconds:.0f}",
+        "GRACE": f"{job.grace:.0f}",
+    }
+    lines = [f"{name}={quoted([value])}" for name, value in variables.items()]
+    flags = [f"--{key}={value}" for key, value in job.flags if key != "out"]
+    run = quoted([options["config"], f"--ranks={job.ranks}", *flags])
+    script = "\n".join(["#!/bin/bash", f"# ups launch vast: {job.name}", *lines, f"RUN=({run})", body()])
+    if len(script) > LONGEST:
+        most = f"{len(script)} characters, and Vast takes {LONGEST}"
+        raise ConfigError(f"the start script of {job.name} has {most}; put flags into the config.")
+    return script
+
+
+@cache
+def body() -> str:
+    """The text of start.sh without its remarks, and with half of its indentation."""
+    text = REMARK.sub("", files(__package__).joinpath("start.sh").read_text())
+    return re.sub(r"^ +", lambda indent: " " * (len(indent[0]) // 2), text, flags=re.MULTILINE)

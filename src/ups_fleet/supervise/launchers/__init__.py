@@ -6,9 +6,8 @@ from ups.plugins import Table
 from ups.types import ConfigError, check_known
 from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.launchers.forked import ForkLauncher
-from ups_fleet.supervise.launchers.launcher import Launcher
+from ups_fleet.supervise.launchers.launcher import Launcher, ProcessLauncher
 from ups_fleet.supervise.launchers.nodes import Nodes
-from ups_fleet.supervise.launchers.processes import ProcessLauncher
 
 __all__ = ["LAUNCHERS", "Launcher", "launcher_of"]
 

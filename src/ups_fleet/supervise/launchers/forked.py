@@ -17,7 +17,7 @@ from ups.types import ConfigError
 from ups_fleet.supervise import rank_parent
 from ups_fleet.supervise.forked_functions import CaughtExit
 from ups_fleet.supervise.job import RankStart
-from ups_fleet.supervise.launchers.processes import ProcessLauncher, RankProcess
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher, RankProcess
 
 
 class ForkLauncher(ProcessLauncher):

@@ -1,15 +1,19 @@
-"""What a launcher must do: start the ranks of a job, and know which of them are there and which are gone."""
+"""What a launcher must do, and the launcher `processes`: ranks as plain processes of this machine."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import BinaryIO, ClassVar, Protocol
 
 from ups.parsing import read_json
-from ups_fleet.supervise.job import RankStart
+from ups_fleet.supervise import network
+from ups_fleet.supervise.job import RankStart, parent_command
 from ups_fleet.supervise.start_dir import StartDir
 
 
@@ -111,3 +115,79 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
+
+
+class RankProcess(Protocol):
+    """What is asked of a started process."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+
+
+class ProcessLauncher(RecordedRanks):
+    """Every rank is a process of its own, under a parent that this process starts.
+
+    Ranks of one machine find each other through a file in the folder of their start, which nobody else can open, and
+    listen on loopback alone.
+    """
+
+    several_nodes: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parents: list[RankProcess] = []  # of the ranks, in their order
+        self._gone: dict[int, float] = {}
+        self._first = 0  # rank of this machine
+
+    def start(self, start: RankStart) -> None:
+        self._files = start.files
+        self._gone.clear()
+        self.begin(start, network.private_meeting(start.files), 0, start.job.ranks)
+
+    def begin(self, start: RankStart, place: Mapping[str, str], first: int, world: int) -> None:
+        """Start this machine's ranks, from number `first` on, of `world`; `place` is where they meet."""
+        count, self._first = start.job.ranks, first
+        env = {**start.env, **place, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(count)}
+        with self.log(start) as log:
+            self._parents = []  # one by one: what has been started is ended even if the next one cannot be started
+            for local in range(count):
+                own = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+                self._parents.append(self.child(self.command(start, first + local), {**env, **own}, log))
+
+    def log(self, start: RankStart) -> BinaryIO:
+        """What the launcher itself has to say of a start."""
+        return (start.logs / f"launcher-{start.job.node}.log").open("ab")
+
+    def command(self, start: RankStart, rank: int) -> tuple[str, ...]:  # noqa: ARG002
+        """The command line of a rank; a launcher that puts something in front of it overrides this."""
+        return start.job.command
+
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
+        """Start the parent of a rank, in a session of its own; the rank runs `command`."""
+        words = parent_command(command)
+        return subprocess.Popen(
+            words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+    def poll(self) -> int | None:
+        codes = [parent.poll() for parent in self._parents]
+        if any(code is None for code in codes):
+            return None
+        return max((code or 0 for code in codes), key=abs, default=0)
+
+    def exits(self) -> dict[int, Exit]:
+        exits = super().exits()
+        for rank, parent in enumerate(self._parents, self._first):
+            # One that was killed wrote nothing, and took its rank with it.
+            if rank not in exits and (code := parent.poll()) is not None:
+                clock = self._gone.setdefault(rank, time.monotonic())
+                exits[rank] = read_exits(self._files).get(rank, Exit(rank, code, clock))
+        return exits
+
+    def kill(self) -> None:
+        for parent in self._parents:  # each takes its rank with it
+            if parent.poll() is None:
+                kill_group(parent.pid)
+            parent.wait()

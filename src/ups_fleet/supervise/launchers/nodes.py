@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ups.rundir import RunDir
 from ups.wire import Channel, connect, host_and_port, read_secret
 from ups_fleet.supervise.job import RankStart
-from ups_fleet.supervise.launchers.processes import ProcessLauncher
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher
 from ups_fleet.supervise.meeting import Meeting
 from ups_fleet.supervise.network import interface_of, local_address
 
