@@ -84,6 +84,14 @@ def reporting(callback: OnShare) -> Iterator[None]:
         _reporter.reset(token)
 
 
+@contextmanager
+def one_of(many: int, done: int) -> Iterator[None]:
+    """While this is open, what is told is a share of one of so many equal parts, of which some are done."""
+    tell = reporter()
+    with reporting(lambda share: tell((done + share) / many)):
+        yield
+
+
 def reporter() -> OnShare:
     """What is to be told the share of a solution that is reached."""
     return _reporter.get()

@@ -24,7 +24,7 @@ from ups.cli.places import Place
 from ups.cli.run import code_of, run
 from ups.files import no_text, one_line
 from ups.open_files import spent
-from ups.progress import Screen
+from ups.progress import Screen, reporting
 from ups.screen import Saying, following, show, training, waiting
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError, counted
@@ -192,8 +192,10 @@ def rollout(
     with waiting(f"opening {run}") as show_activity:
         from ups.jobs.rollout import rollout as job
 
-        show_activity(f"predicting {counted(steps, 'frame')} after those of {input}")
-        path = job(run, input, steps, out, samples, task, device, assignments(params), warn, overwrite)
+        doing = f"predicting {counted(steps, 'frame')} after those of {input}"
+        show_activity(doing)
+        with reporting(lambda share: show_activity(f"{doing}: {share:.0%}")):
+            path = job(run, input, steps, out, samples, task, device, assignments(params), warn, overwrite)
     print(path)
 
 

@@ -20,6 +20,7 @@ from ups.files import writing
 from ups.models import Simulator, artifact
 from ups.models.departures import finite
 from ups.models.frames_memory import check_memory
+from ups.progress import one_of
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
 from ups.run.judging.judge import predictor_of
 from ups.run.load import load
@@ -72,8 +73,9 @@ def rollout(
         need = HEAD_BYTES + sum(map(len, parts)) * size
         check_room(Path(os.path.realpath(out)).parent, need, need)
         predictor, pieces = predictor_of(simulator, device_of(device)), list[Continued]()
-        for part, window in zip(parts, windows, strict=True):
-            frames = predictor.predict(window, steps)
+        for i, (part, window) in enumerate(zip(parts, windows, strict=True)):
+            with one_of(len(parts), i):
+                frames = predictor.predict(window, steps)
             _check_sound(simulator, window, frames, source_path, part.ids)
             pieces.append(_continued(source_path, part, window, frames, params or {}))
         continued = Continued.joined(pieces, source.ids)

@@ -28,6 +28,7 @@ from ups.models.stepping import Stepping
 from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, turns
+from ups.progress import one_of
 from ups.tensors import Condition, TaskStatistics, Window, numeric_params
 from ups.types import ConfigError, DataError, TaskSpec
 from ups.version import __version__
@@ -168,9 +169,11 @@ class Simulator(Answers):
         # Members of an ensemble are not taken apart; nor then is the rollout without draws that they are held against.
         strides = strides_of(window, self.codec)
         if strides is not None and not any(part.draws for part in self.awake(window.task)):
-            pieces = in_pieces(taken_apart(window, strides))
-            frames = put_together(torch.cat([self.simulate(piece, steps) for piece in pieces]), strides)
-            return self._seen(frames, window, points)
+            pieces, apart = [*in_pieces(taken_apart(window, strides))], list[Tensor]()
+            for i, piece in enumerate(pieces):
+                with one_of(len(pieces), i):
+                    apart.append(self.simulate(piece, steps))
+            return self._seen(put_together(torch.cat(apart), strides), window, points)
         which = self.config.images
         if window.task.steady and draw is None and turns(window, which) is not None:
             frames = images_undone(self.replays.frames(self, images(window, which), steps), window, which).mean(0)

@@ -13,7 +13,7 @@ from ups.later import Tensor, torch
 from ups.physics.constraints import Law
 from ups.physics.random import Draw
 from ups.physics.steady import SteadySystem
-from ups.progress import reporter, reporting
+from ups.progress import one_of, reporter
 from ups.types import Grid, Param, Params, PhysicsError, TaskSpec
 
 
@@ -188,7 +188,7 @@ def simulate_each(
         return solve(stepper, initial_states(alike, draw, alike.points(scheme, domain)), times)
     tell, frames = reporter(), []
     for i, (equation, sample) in enumerate(zip(equations, draw.samples, strict=True)):
-        with reporting(lambda share, i=i: tell((i + share) / len(rows))):  # type: ignore[misc]
+        with one_of(len(rows), i):
             alone = dataclasses.replace(draw, samples=[sample])
             frames.append(equation.simulate(alone, domain, times, scheme))
         tell((i + 1) / len(rows))
