@@ -10,6 +10,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ LENGTH = struct.Struct("<I")
 COUNT = struct.Struct("<Q")
 LARGEST = 1 << 24  # bytes of a message
 PATIENCE = 10.0  # seconds for the other side to prove itself
+SHORTEST = 1e-3  # seconds that a socket waits: 0 would be not at all
 # A peer whose machine is gone says nothing; the kernel asks after 5 s of silence and gives up 15 s later.
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 5}
 
@@ -58,12 +60,12 @@ class Channel:
             self._sent += 1
             self._socket.sendall(LENGTH.pack(len(content)) + proof + content)
 
-    def receive(self) -> dict[str, Any]:
-        """The next message; ConnectionError where the other side has gone."""
-        (length,) = LENGTH.unpack(_exactly(self._socket, LENGTH.size))
+    def receive(self, end: float | None = None) -> dict[str, Any]:
+        """The next message, by `end` on the monotonic clock; ConnectionError where the other side has gone."""
+        (length,) = LENGTH.unpack(_exactly(self._socket, LENGTH.size, end))
         if length > LARGEST:
             raise Untrusted("a message longer than any")
-        proof, content = _exactly(self._socket, MAC), _exactly(self._socket, length)
+        proof, content = _exactly(self._socket, MAC, end), _exactly(self._socket, length, end)
         if not hmac.compare_digest(proof, self._proof(self._theirs, self._received, content)):
             raise Untrusted("a message whose proof is wrong")
         self._received += 1
@@ -74,9 +76,10 @@ class Channel:
 
     def ask(self, message: Mapping[str, Any], seconds: float | None = None) -> dict[str, Any]:
         """Send, and receive the answer; TimeoutError after `seconds`."""
+        end = None if seconds is None else time.monotonic() + seconds
         self._socket.settimeout(seconds)
         self.send(message)
-        return self.receive()
+        return self.receive(end)
 
     def wait(self) -> dict[str, Any]:
         """The next message, however long it takes."""
@@ -95,13 +98,14 @@ class Channel:
 def connect(address: tuple[str, int], secret: bytes, patience: float = PATIENCE) -> Channel:
     """A channel to whoever listens at `address`, if they know the secret."""
     with ExitStack() as failing:
+        end = time.monotonic() + patience
         connection = socket.create_connection(address, timeout=patience)
         failing.callback(connection.close)
-        if _exactly(connection, len(HELLO)) != HELLO:
+        if _exactly(connection, len(HELLO), end) != HELLO:
             raise Untrusted(f"{address[0]}:{address[1]} is no meeting point of ups")
-        theirs, ours = _exactly(connection, NONCE), secrets.token_bytes(NONCE)
+        theirs, ours = _exactly(connection, NONCE, end), secrets.token_bytes(NONCE)
         connection.sendall(ours + _mac(secret, b"client", theirs, ours))
-        if not hmac.compare_digest(_exactly(connection, MAC), _mac(secret, b"server", theirs, ours)):
+        if not hmac.compare_digest(_exactly(connection, MAC, end), _mac(secret, b"server", theirs, ours)):
             raise Untrusted(f"{address[0]}:{address[1]} does not know the secret of this run")
         failing.pop_all()
     return _proved(connection, _mac(secret, b"session", theirs, ours), b"client", b"server")
@@ -109,10 +113,11 @@ def connect(address: tuple[str, int], secret: bytes, patience: float = PATIENCE)
 
 def accept(connection: socket.socket, secret: bytes) -> Channel:
     """The same from the side that listens."""
+    end = time.monotonic() + PATIENCE
     connection.settimeout(PATIENCE)
     ours = secrets.token_bytes(NONCE)
     connection.sendall(HELLO + ours)
-    theirs, proof = _exactly(connection, NONCE), _exactly(connection, MAC)
+    theirs, proof = _exactly(connection, NONCE, end), _exactly(connection, MAC, end)
     if not hmac.compare_digest(proof, _mac(secret, b"client", ours, theirs)):
         raise Untrusted("somebody who does not know the secret")
     connection.sendall(_mac(secret, b"server", ours, theirs))
@@ -157,11 +162,16 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
     return hmac.new(key, content, hashlib.sha256).digest()
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int, end: float | None = None) -> bytes:
+    """So many bytes; TimeoutError where they are not all here by `end`, however they drip in."""
     content = bytearray()
     while len(content) < count:
+        if end is not None:
+            connection.settimeout(max(end - time.monotonic(), SHORTEST))
         part = connection.recv(min(count - len(content), 1 << 20))
         if not part:
             raise ConnectionResetError("the other side has closed the connection")
         content += part
+        if end is not None and time.monotonic() > end:
+            raise TimeoutError("the other side says too little in too long a time")
     return bytes(content)

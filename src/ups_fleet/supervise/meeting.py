@@ -181,13 +181,13 @@ class Meeting:
         with self._changed:
             if op == "wait":
                 end = time.monotonic() + float(message["seconds"])
-                while not self._have(keys) and (left := end - time.monotonic()) > 0:
+                while not self._have(keys) and (left := end - time.monotonic()) > 0 and message["group"] == self._group:
                     self._changed.wait(min(left, 1.0))
+            if message["group"] != self._group:
+                return {"over": True}
             if op in ("wait", "check"):
                 values = [_text(self._values[key]) for key in keys] if self._have(keys) else None
                 return {"there": values is not None, "values": values if op == "wait" else None}
-            if message["group"] != self._group:
-                return {"over": True}
             key, value = keys[0], base64.b64decode(message.get("value", ""))
             if op == "set":
                 self._values[key] = value
