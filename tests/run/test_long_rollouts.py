@@ -1,113 +1,85 @@
-"""Rollouts of very many steps: how far one is, what it takes of the memory, and what is left where it is stopped."""
+"""Rollouts far beyond the truth: their sizes against growth that is known, trajectory by trajectory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
-import pytest
+import torch
 from torch import Tensor
 
-from ups.cli.app import main
-from ups.data import open_source
-from ups.data.clock import is_even
-from ups.host_memory import resident
-from ups.jobs.rollout import rollout
-from ups.models import build
-from ups.models.stepping import Stepping
+from grids import grid_of
+from ups.eval.rollout import persistence
 from ups.physics import TASKS
-from ups.progress import reporter, reporting
-
-STEPS, CELLS, DRIFT = 100_000, 16, 2.0**-20
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    """A simulator as it is before training; beside it a file of trajectories for it."""
-    simulator = build([TASKS["advection1d"]])
-    simulator.fit_dt("advection1d", 0.05, 0.05)
-    x = 2 * np.pi * np.arange(CELLS) / CELLS
-    u = np.sin(x + np.arange(4)[:, None])[:, None].repeat(3, 1)
-    np.savez(tmp_path / "u.npz", u=u.astype("f4"), t=0.05 * np.arange(3), beta=np.full(4, 0.5))
-    return simulator.save(tmp_path / "simulator.safetensors")
+from ups.run.config import EvalConfig
+from ups.run.judging.long_rollouts import long_rollouts
+from ups.tensors import Window
 
 
-@pytest.fixture
-def trivial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step adds the same to all cells, and costs nothing."""
+@dataclass
+class Growing:
+    """Every frame is so many times as large as the one before it."""
 
-    def step(self: Stepping, z: Tensor, i: int, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-        return z, self.window.state + DRIFT * (i + 1)
+    rate: float
+    name: str = "growing"
 
-    monkeypatch.setattr(Stepping, "step", step)
-
-
-@pytest.mark.usefixtures("trivial")
-def test_a_hundred_thousand_steps_take_the_memory_of_their_frames_alone_and_are_all_in_the_file(saved: Path) -> None:
-    shares: list[float] = []
-    held: list[int] = []
-
-    def told(share: float) -> None:
-        shares.append(share)
-        if len(shares) % 10_000 == 0:
-            held.append(resident())
-
-    with reporting(told):
-        out = rollout(saved, saved.parent / "u.npz", STEPS, saved.parent / "o.h5", 2, None)
-    assert len(shares) == STEPS
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-    assert held[-1] - held[0] < 4 * CELLS * 2 * STEPS + 2**22
-    with open_source(out, TASKS) as source:
-        assert len(source) == 2
-        values, times = source[1].values[..., 0], source.times_of(1)
-        assert values.shape == (STEPS + 1, CELLS)
-        assert np.array_equal(values[1:, 3], values[0, 3] + np.float32(DRIFT) * np.arange(1, STEPS + 1, dtype="f4"))
-        assert is_even(times)
-        assert times[-1] == pytest.approx(0.05 * STEPS)
+    def predict(self, window: Window, steps: int) -> Tensor:
+        assert window.targets.shape[1] == 0, "a predictor is not shown the answer"
+        return torch.stack([window.state * self.rate ** (step + 1) for step in range(steps)], 1)
 
 
-@pytest.mark.usefixtures("trivial")
-@pytest.mark.parametrize("there", [False, True])
-def test_a_rollout_that_is_stopped_leaves_what_was_there_and_nothing_else(saved: Path, there: bool) -> None:
-    out = saved.parent / "o.h5"
-    if there:
-        out.write_bytes(b"before")
-    names = sorted(path.name for path in saved.parent.iterdir())
-
-    def stopped(share: float) -> None:
-        if share > 0.5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), reporting(stopped):
-        rollout(saved, saved.parent / "u.npz", 100, out, 2, None, overwrite=True)
-    assert sorted(path.name for path in saved.parent.iterdir()) == names
-    assert not there or out.read_bytes() == b"before"
+def window(samples: int, first: int = 0) -> Window:
+    """Sines around a mean of 1 that decay by a tenth from frame to frame, two given and four to predict."""
+    x = 2 * torch.pi * torch.arange(16) / 16
+    sizes = 0.9 ** torch.arange(6)[:, None] * torch.arange(first + 1, first + samples + 1)[:, None, None]
+    values = (sizes * (1 + torch.sin(x)))[..., None]
+    numbers = (torch.zeros(samples, 16, 0), torch.full((samples, 1), 0.01), torch.full((samples,), 0.1))
+    facts = (*numbers, grid_of(values[:, 0], (True,), (1.0,)))
+    return Window(TASKS["burgers1d"], values[:, :2], values[:, 2:], *facts)
 
 
-def test_a_rollout_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    sentences: list[str] = []
+def test_the_size_of_a_rollout_is_its_largest_over_the_largest_of_the_truth() -> None:
+    """From the second frame on, 0.9 of the largest, twelve frames are three times those of the truth."""
+    asked = EvalConfig(horizon=3)
+    found = long_rollouts(persistence, [(Growing(1.05), None), (Growing(1.3, "far"), None)], [window(2)], asked, 2)
+    still, slow, fast = found["persistence"], found["growing"], found["far"]
+    assert set(still) == {"3x size", "3x bounded", "3x law mass", "3x law range of u"}
+    np.testing.assert_allclose(still["3x size"], 0.9, rtol=1e-6)
+    np.testing.assert_allclose(slow["3x size"], 0.9 * 1.05**12, rtol=1e-5)
+    np.testing.assert_allclose(fast["3x size"], 0.9 * 1.3**12, rtol=1e-5)
+    assert [list(row["3x bounded"]) for row in (still, slow, fast)] == [[1, 1], [1, 1], [0, 0]]
+    assert float(still["3x law mass"].max()) < 1e-6 < 0.1 < float(slow["3x law mass"].min())
+    assert float(still["3x law range of u"].max()) == 0 < 0.1 < float(slow["3x law range of u"].min())
+    lost = long_rollouts(Growing(float("nan")), [], [window(2)], asked, 2)["growing"]
+    assert (lost["3x size"] == np.inf).all()
+    assert (lost["3x bounded"] == 0).all()
 
-    class Waiting:
-        def __init__(self, sentence: str) -> None:
-            sentences.append(sentence)
 
-        def __enter__(self) -> Callable[[str], None]:
-            return sentences.append
+def test_about_as_many_trajectories_as_are_asked_for_are_rolled_out_from_all_over() -> None:
+    windows = [window(3, first) for first in (0, 3, 6, 9)]
 
-        def __exit__(self, *_: object) -> None:
-            pass
+    def seen(samples: int) -> list[float]:
+        starts: list[Tensor] = []
 
-    def job(*_: object, **__: object) -> Path:
-        reporter()(0.25)
-        return Path("o.h5")
+        @dataclass
+        class Watching(Growing):
+            def predict(self, window: Window, steps: int) -> Tensor:
+                starts.append(window.state[:, 4, 0] / 1.8)
+                return super().predict(window, steps)
 
-    monkeypatch.setattr("ups.jobs.rollout.rollout", job)
-    monkeypatch.setattr("ups.cli.app.waiting", Waiting)
-    with pytest.raises(SystemExit) as ended:
-        main(["rollout", "run", "--input", "u.npz", "--steps", "40", "--out", "o.h5"])
-    assert not ended.value.code
-    doing = "predicting 40 frames after those of u.npz"
-    assert sentences == ["opening run", doing, f"{doing}: 25%"]
-    assert capsys.readouterr().out == "o.h5\n"
+        long_rollouts(Watching(1.0), [], windows, EvalConfig(horizon=2, samples=samples), 12)
+        return torch.cat(starts).tolist()
+
+    np.testing.assert_allclose(seen(4), [1, 4, 7, 10], rtol=1e-5)
+    np.testing.assert_allclose(seen(16), range(1, 13), rtol=1e-5)
+
+
+def test_nothing_is_asked_without_a_horizon_or_where_the_next_time_is_unknown() -> None:
+    assert long_rollouts(persistence, [], [window(2)], EvalConfig(), 2) == {}
+    uneven = dataclasses.replace(window(2), dt=torch.tensor([[0.1, 0.2, 0.1, 0.3]] * 2))
+    assert long_rollouts(persistence, [], [uneven], EvalConfig(horizon=2), 2) == {}
+    (sizes,) = (
+        r["2x size"] for r in long_rollouts(persistence, [], [uneven, window(3)], EvalConfig(horizon=2), 5).values()
+    )
+    assert len(sizes) == 3, "the others of the task are asked all the same"
