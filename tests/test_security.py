@@ -21,8 +21,8 @@ ALLOWED = {
     ): "a file in a private folder, between a process and its ranks",
     ("ups/data/readers/torch_files.py", "pickle"): "the exception that refuses objects; nothing is unpickled",
     ("ups_fleet/lightning/stage_module.py", "pickle"): "the exception that refuses objects; nothing is unpickled",
-    ("ups_fleet/fault_tests/strangers.py", "pickle"): "made by the lab, to show that nobody unpickles it",
-    ("ups_fleet/fault_tests/strangers.py", "os.system"): "what that pickle would do; never called",
+    ("ups_fleet/fault_tests/disturbances.py", "pickle"): "made by the lab, to show that nobody unpickles it",
+    ("ups_fleet/fault_tests/disturbances.py", "os.system"): "what that pickle would do; never called",
     ("ups/parsing.py", "yaml.load"): "with a SafeLoader of its own",
 }
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}

@@ -53,7 +53,7 @@ def faults(
     import time
 
     from ups.screen import table as columns
-    from ups_fleet.fault_tests.draw import draw
+    from ups_fleet.fault_tests.faults import draw
     from ups_fleet.fault_tests.journal import FaultJournal, request_of
     from ups_fleet.fault_tests.lab import Lab, same_samples
     from ups_fleet.fault_tests.table import markdown, skipped_words, summary, write_json, write_page
@@ -96,7 +96,7 @@ def _strategies(text: str) -> list[str]:
 
 
 def _families(text: str) -> list[str]:
-    from ups_fleet.fault_tests.draw import FAMILIES
+    from ups_fleet.fault_tests.faults import FAMILIES
 
     families = list(dict.fromkeys(word.strip().upper() for word in text.split(",") if word.strip()))
     for word in families:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -81,9 +80,7 @@ class Disturbance:
 
     def streams(self, place: CaseDir) -> None:
         """In the process of a command: where its output goes."""
-        output = os.open(place.console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        print_to(place.console)
 
     def command(self, place: CaseDir) -> None:
         """In the process of the command, before it begins."""
@@ -150,19 +147,9 @@ class FaultCase:
         return {**values, "faults": [asdict(fault) for fault in self.faults], "around": repr(self.around)}
 
 
-def key(stage: str, name: str) -> str:
-    """The config key of a setting of a stage."""
-    return f"{stage}.{name}"
-
-
-Draw = random.Random
-Recipe = Callable[[Draw, int, Strategy], FaultCase | None]
-Recipes = dict[tuple[str, str], Recipe]
-
-
-def case_of(family: str, name: str, world: int, strategy: Strategy, *faults: Fault, **promise: Any) -> FaultCase:
-    """A case from its faults and its promise."""
-    return FaultCase(family, name, world, strategy, faults, **promise)
+def run_here() -> RunDir:
+    """In a rank: the folder of the run it is of."""
+    return RunDir(Path(os.environ["UPS_HOME"]))
 
 
 def first_start() -> bool:
@@ -170,6 +157,8 @@ def first_start() -> bool:
     return os.environ.get("UPS_ATTEMPT") == "1"
 
 
-def step_of(d: Draw) -> int:
-    """Any step at which something is still ahead."""
-    return d.randrange(LAST)
+def print_to(path: Path) -> None:
+    """Let this process print to the end of a file."""
+    output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)

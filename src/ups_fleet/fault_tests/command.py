@@ -17,7 +17,7 @@ from typing import Any
 from ups.config import dump, load
 from ups.run.config import RunConfig, run_config
 from ups.verdict import Ending
-from ups_fleet.fault_tests.case import BATCH, SAVED, STEPS, CaseDir, Disturbance, FaultCase, key
+from ups_fleet.fault_tests.case import BATCH, SAVED, STEPS, CaseDir, Disturbance, FaultCase
 from ups_fleet.fault_tests.damage import damage
 from ups_fleet.fault_tests.rank_hooks import install
 from ups_fleet.running import supervised
@@ -40,8 +40,8 @@ CONFIG: dict[str, Any] = {
     "dist.vote_timeout": 60.0,
     "limits.echo": 1.0,
     "limits.teardown": 5.0,
-    **{key(stage, "train.steps"): steps for stage, steps in STEPS.items()},
-    **{key(stage, "train.checkpoint_steps"): every for stage, every in SAVED.items()},
+    **{f"{stage}.train.steps": steps for stage, steps in STEPS.items()},
+    **{f"{stage}.train.checkpoint_steps": every for stage, every in SAVED.items()},
     "batch": BATCH,
     "train.validate_every": 3,
     "train.log_every": 1,

@@ -26,7 +26,7 @@ from ups.run.judging.conclusion import AfterTraining, EvaluationLeft
 from ups.run.load import load
 from ups.run.run import Run
 from ups.tensors import Losses, Window
-from ups_fleet.fault_tests.case import LAST_STAGE, Disturbance, key
+from ups_fleet.fault_tests.case import LAST_STAGE, Disturbance
 from ups_fleet.supervise.fault_plan import FaultPlan
 
 RECORDS = "samples"
@@ -226,7 +226,7 @@ def _misread(load: Callable[..., Any], plan: FaultPlan) -> Callable[..., Any]:
             if fault.kind == "seed":
                 config = config.model_copy(update={"seed": config.seed + 1})
             else:
-                more["overrides"] = {key(LAST_STAGE, "train.lr"): 0.123}
+                more["overrides"] = {f"{LAST_STAGE}.train.lr": 0.123}
                 config = load(model, *args, **more)
         return config
 

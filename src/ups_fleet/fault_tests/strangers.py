@@ -1,4 +1,4 @@
-"""Strangers: processes of others that connect to every port of a run, send anything, and look into its folders."""
+"""Others on the machine: strangers at every port of a run and in its folders; a second run in a container."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ import contextlib
 import encodings.idna  # noqa: F401  (which nobody could import any more once it is nobody)
 import json
 import os
-import pickle
+import shutil
+import signal
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from ups_fleet.fault_tests.case import CaseDir, Disturbance, Draw, FaultCase, Recipe, Recipes, Strategy, case_of
-from ups_fleet.fault_tests.disturbances import beside
-from ups_fleet.fault_tests.privileges import NEW_NETWORK, become_nobody, unshare
+from ups.parsing import read_json
+from ups_fleet.fault_tests.case import CaseDir, Disturbance, FaultCase, Strategy, print_to, run_here
+from ups_fleet.fault_tests.command import be_command, configured
+from ups_fleet.fault_tests.disturbances import beside, bomb
+from ups_fleet.fault_tests.privileges import (
+    NEW_MOUNTS,
+    NEW_NETWORK,
+    NEW_PIDS,
+    become_nobody,
+    mount_memory,
+    mount_processes,
+    unshare,
+)
 from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.forked import fork
 from ups_fleet.supervise.network import Listener, is_private, listeners
@@ -27,21 +38,6 @@ NEEDS = {"user": (), "nobody": ("root",), "network": ("root", "network namespace
 ROUNDS = 3  # attacks on each port
 GREETINGS = struct.Struct("<I")  # torch's stores begin with a number of four bytes
 STORE = 0x3C85F7CE
-
-
-class Bomb:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch '{self.path}'",)
-
-
-def bomb(path: Path) -> bytes:
-    """A pickle that makes a file when somebody loads it."""
-    return pickle.dumps(Bomb(path))
 
 
 def messages(canary: Path) -> dict[str, list[bytes]]:
@@ -171,15 +167,79 @@ def _lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def _besieged(who: str) -> Recipe:
-    """Whatever strangers do: the same bits, or at most an honest restart."""
-
-    def recipe(d: Draw, world: int, strategy: Strategy) -> FaultCase:
-        what = d.choice(sorted(messages(Path())))
-        around = Strangers(who, what, world)
-        return case_of("F19", f"{what} from {who}", world, strategy, around=around)
-
-    return recipe
+WAIT = 120.0  # seconds that the first run waits for the second one to end
 
 
-RECIPES: Recipes = {("F19", who): _besieged(who) for who in NEEDS}
+@dataclass(frozen=True)
+class Container(Disturbance):
+    """A second `ups run` of the same config begins and ends, in another container, while the first is at work.
+
+    Its processes have numbers of their own, and it sees the same /dev/shm. `same_path`: its run folder has the path of
+    the first one and is another. `seconds`: after which its container is killed; 0: it comes to its end.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("mount namespaces", "process namespaces")
+    world: int
+    strategy: Strategy
+    same_path: bool
+    seconds: float
+
+    def start(self, start: RankStart, place: CaseDir) -> None:
+        if start.attempt == 1:
+            place.notes.mkdir()
+            supervisor = os.getpid()
+            beside(place, lambda: self._contain(place, supervisor))
+
+    def at(self, point: str, rank: int) -> None:
+        """The first run does not end before the second."""
+        if point == "judgement" and rank == 0:
+            note, end = run_here().folder.parent / "notes" / "ended.json", time.monotonic() + WAIT
+            while not note.exists() and time.monotonic() < end:
+                time.sleep(0.02)
+
+    def _contain(self, place: CaseDir, supervisor: int) -> None:
+        """Start the container, and write down how it ended."""
+        unshare(NEW_PIDS)  # of what it starts from now on
+        process = fork(lambda: self._second(place))
+        end = time.monotonic() + (self.seconds or WAIT)
+        while (code := process.poll()) is None and time.monotonic() < end and alive(supervisor):
+            time.sleep(0.02)
+        if code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)  # it is number 1 there: the whole container goes with it
+            code = process.wait()
+        draft = place.notes / "ended"
+        draft.write_text(json.dumps({"code": code}))
+        draft.rename(place.notes / "ended.json")
+
+    def _second(self, place: CaseDir) -> None:
+        unshare(NEW_MOUNTS)
+        mount_processes()
+        home = CaseDir(place.folder if self.same_path else place.folder / "second", place.data)
+        home.folder.mkdir(exist_ok=True)
+        if self.same_path:
+            mount_memory(home.run.folder, "64m")
+        case = FaultCase("F21", "second", self.world, self.strategy, around=_Printing())
+        config = configured(case, home, self.world, 10.0)
+        process = fork(lambda: be_command(config, home, resume=False, case=case, parent=1))
+        code = process.wait()
+        with contextlib.suppress(OSError):
+            shutil.copy(home.run.artifact("simulator"), place.notes / "simulator")
+        raise SystemExit(code)
+
+    def problems(self, place: CaseDir) -> list[str]:
+        code = read_json(place.notes / "ended.json").get("code")
+        if self.seconds:
+            return [] if code is not None else ["the second run was never started"]
+        ours, theirs = place.run.artifact("simulator"), place.notes / "simulator"
+        if code != 0:
+            return [f"the second run ended with {code}"]
+        return [] if ours.read_bytes() == theirs.read_bytes() else ["the second run made another simulator"]
+
+
+@dataclass(frozen=True)
+class _Printing(Disturbance):
+    """The second run prints to a file of its own."""
+
+    def streams(self, place: CaseDir) -> None:
+        print_to(place.folder / "second.log")

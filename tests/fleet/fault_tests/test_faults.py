@@ -17,9 +17,8 @@ from ups.verdict import classify
 from ups_fleet.fault_tests.case import STEPS, FaultCase, Strategy
 from ups_fleet.fault_tests.case_run import CaseResult
 from ups_fleet.fault_tests.damage import damage
-from ups_fleet.fault_tests.disturbance_recipes import ADDRESS
-from ups_fleet.fault_tests.disturbances import Cap, CappedMemory, WrongClock, shift_clock
-from ups_fleet.fault_tests.draw import FAMILIES, RECIPES, draw
+from ups_fleet.fault_tests.disturbances import ADDRESS, Cap, CappedMemory, WrongClock, shift_clock
+from ups_fleet.fault_tests.faults import FAMILIES, FAULTS, draw
 from ups_fleet.fault_tests.lab import Lab, same_samples
 from ups_fleet.fault_tests.strangers import Strangers
 from ups_fleet.fault_tests.table import summary, write_json
@@ -30,7 +29,7 @@ KINDS: tuple[Strategy, ...] = ("single", "ddp", "fsdp")
 FLIPPED = FaultCase(
     "F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), first=("RANK_DIED",), named=0, starts=2, damage="flip"
 )  # fmt: skip
-OOM = Fault("oom", 1, "block", 5)
+OOM, CAPPED = Fault("oom", 1, "block", 5), "memory capped"
 # What surrounds a run is put together with what strikes it: the promises of both must hold.
 QUICK = [
     FaultCase(
@@ -66,10 +65,13 @@ LONG = [
     FaultCase("F4", "error", 2, "ddp", (Fault("error", 1, "loss", 2),), ("CRASH",), named=1, phase="forward", starts=1),
     FaultCase("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), around=ADDRESS),
     FaultCase("F2", "no memory", 2, "ddp", (Fault("oom", 1, "loss", 5, times=99),), ("OOM",), named=1, phase="forward"),
-    *(RECIPES["F7", name](random.Random(1), 2, "ddp") for name in ("pulses rank", "pulses supervisor", "crowded")),
-    *(RECIPES["F8", "uneven"](random.Random(1), *kind) for kind in ((2, "ddp"), (2, "fsdp"), (4, "ddp"))),
-    *(RECIPES["F15", name](random.Random(1), 2, "ddp") for name in ("clock of supervisor", "stale")),
-    *(RECIPES[family, "capped"](random.Random(1), 2, "fsdp") for family in ("F1", "F3")),
+    *(FAULTS["F7", name].case(random.Random(1), 2, "ddp") for name in ("pulses rank", "pulses supervisor", "crowded")),
+    *(FAULTS["F8", "uneven shares"].case(random.Random(1), *kind) for kind in ((2, "ddp"), (2, "fsdp"), (4, "ddp"))),
+    *(FAULTS["F15", name].case(random.Random(1), 2, "ddp") for name in ("clock of supervisor", "stale")),
+    *(
+        FAULTS[row].case(random.Random(1), 2, "fsdp")
+        for row in (("F1", "memory capped"), ("F3", "memory capped for good"))
+    ),
 ]
 
 
@@ -103,7 +105,7 @@ def test_the_lab_notices_what_was_not_promised(quick: list[CaseResult]) -> None:
     assert found.equal
 
 
-def test_the_same_seed_draws_the_same_faults_and_all_recipes_are_drawn() -> None:
+def test_the_same_seed_draws_the_same_faults_and_all_worlds_are_drawn() -> None:
     some, again = (draw(200, 3, (1, 2, 4), ("single", "ddp", "fsdp")) for _ in range(2))
     assert some == again
     assert some != draw(200, 4, (1, 2, 4), ("single", "ddp", "fsdp"))
@@ -115,7 +117,7 @@ def test_the_same_seed_draws_the_same_faults_and_all_recipes_are_drawn() -> None
     }
 
 
-def test_every_family_is_drawn_as_often_as_any_other_and_every_recipe_of_it_in_turn() -> None:
+def test_every_family_is_drawn_as_often_as_any_other_and_every_row_of_it_in_turn() -> None:
     counts = Counter(case.family for case in draw(1000, 0, (1, 2, 4), ("single", "ddp", "fsdp")))
     assert counts.keys() == set(FAMILIES)
     assert max(counts.values()) - min(counts.values()) <= 1

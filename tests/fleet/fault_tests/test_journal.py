@@ -19,7 +19,7 @@ from ups.cli.app import main
 from ups.types import ConfigError, DataError
 from ups_fleet.fault_tests.case import FaultCase
 from ups_fleet.fault_tests.case_run import CaseResult
-from ups_fleet.fault_tests.draw import FAMILIES, draw
+from ups_fleet.fault_tests.faults import FAMILIES, draw
 from ups_fleet.fault_tests.journal import NAME, FaultJournal, read, request_of
 from ups_fleet.fault_tests.lab import Lab
 from ups_fleet.fault_tests.privileges import missing
