@@ -66,12 +66,13 @@ def fit(
     with nullcontext() if quiet else waiting("getting ready"):
         from ups.jobs.fit import fit as job
         from ups.progress import Screen
-        from ups.run.phases import counted_from
+        from ups.run.start import Start
 
     dotted = {key.replace("__", "."): value for key, value in settings.items()}
-    with following() as report, counted_from(began):
+    with following() as report:
         screen = Screen.silent() if quiet else Screen(saying, report, training())
-        simulator, folder, judged = job(data, minutes, name, Path(out), device, dotted, screen, overwrite)
+        start = Start(overwrite=overwrite, began=began)
+        simulator, folder, judged = job(data, minutes, name, Path(out), device, dotted, screen, start)
     if not quiet:
         show(judged.headline(), saying.new(judged.remarks()), folder.report)
     return simulator

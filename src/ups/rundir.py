@@ -188,6 +188,10 @@ class RunDir(AbstractContextManager["RunDir"]):
         Verdict(ending, cause, facts=facts).write(self.verdict)
         self.stay_complete(ending)
 
+    def stage_facts(self) -> dict[str, Any]:
+        """What the training of each stage has left; nothing before the first."""
+        return dict(self.read(self.stages)) if self.stages.is_file() else {}
+
     def stay_complete(self, ending: Ending) -> None:
         """A run that was complete is so still after a command that was refused, or was to end before the last phase."""
         if self._former and ending in (Ending.PAUSED, Ending.USER):

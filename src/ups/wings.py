@@ -94,7 +94,7 @@ class Opening:
 class Starter(Protocol):
     """Carries out runs in processes of their own; without one a run is carried out in the process that was asked."""
 
-    def demo(self, config: Any, screen: Any, *, overwrite: bool, before: tuple[str, float]) -> Any:
+    def demo(self, config: Any, screen: Any, start: Any) -> Any:
         """A run of the demo: its folder, and how it ended."""
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +24,8 @@ from ups.run.data.datasets import open_sets
 from ups.run.data.generate import name_of
 from ups.run.data.outlines import outlines
 from ups.run.data.params import files_of
-from ups.run.journal import Span
 from ups.run.load import config_of
-from ups.run.phases import STARTED
+from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.types import OURS, ConfigError, DataError, UpsError, counted
 from ups.verdict import FINISHED, Ending, classify
@@ -48,9 +45,9 @@ SPARE = 2**30  # bytes of the disk for checkpoints, logs and reports
 
 def carry_out(config: RunConfig, way: Way) -> Ending:
     """As `ups run` does it: in processes that are watched and started again."""
-    os.environ[STARTED] = str(time.time())  # what came before is not the run's
-    start = partial(supervise, config, command="ups_fleet.cli.worker", last=True, span=Span.of(None, None))
-    return start(resume=way == "resume", overwrite=way == "overwrite")
+    began = time.time()  # what came before is not the run's
+    start = Start(resume=way == "resume", overwrite=way == "overwrite", began=began)
+    return supervise(config, start, command="ups_fleet.cli.worker", last=True)
 
 
 @dataclass(frozen=True)

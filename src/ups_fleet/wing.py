@@ -13,6 +13,7 @@ from ups.wings import Command, Opening, Wing
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
+    from ups.run.start import Start
     from ups_fleet.keys import FleetConfig
 
 
@@ -48,10 +49,10 @@ class Fetched:
 class Supervised:
     """Runs carried out by ranks under a supervisor."""
 
-    def demo(self, config: RunConfig, screen: Any, *, overwrite: bool, before: tuple[str, float]) -> Any:
+    def demo(self, config: RunConfig, screen: Any, start: Start) -> Any:
         from ups_fleet.running.supervised import on_ranks
 
-        return on_ranks(config, screen, overwrite=overwrite, before=before)
+        return on_ranks(config, screen, start)
 
 
 class Fleet(Wing):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from ups.eval.report import Report
@@ -11,6 +9,7 @@ from ups.pages import Page
 from ups.progress import Screen
 from ups.run.config import RunConfig
 from ups.run.run import finish_alone
+from ups.run.start import Start
 from ups.verdict import Ending
 from ups_bench.accuracy import Way
 from ups_bench.ledger import LedgerEntry, sealed
@@ -33,8 +32,8 @@ def in_this_process(config: RunConfig, way: Way) -> Ending:
     """Without pictures, which take longer than all the rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Report, "page", lambda self, rows=(): Page("no pictures", "", []))  # noqa: ARG005
-        start = partial(finish_alone, config, Screen.silent())
-        return start(resume=way == "resume", overwrite=way == "overwrite")[1].ending
+        start = Start(resume=way == "resume", overwrite=way == "overwrite")
+        return finish_alone(config, Screen.silent(), start)[1].ending
 
 
 def never(config: RunConfig, way: Way) -> Ending:

@@ -26,6 +26,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.data.caches import identity
 from ups.run.data.datasets import opened
 from ups.run.run import Run
+from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 
@@ -70,7 +71,7 @@ def settings(folder: Path, **overrides: object) -> RunConfig:
 
 def trained(config: RunConfig, screen: Screen = SCREEN, resume: bool = False) -> Path:
     """A run without its judging; its folder."""
-    run = Run.open(config, screen, resume=resume)
+    run = Run.open(config, screen, start=Start(resume=resume))
     with run.folder, run, Dist.start(config.device, config.dist) as dist:
         run.prepare()
         run.train(dist)

@@ -38,6 +38,7 @@ from ups.run.data.datasets import open_sets
 from ups.run.data.generate import generate
 from ups.run.data.known_data import KnownData
 from ups.run.run import Run, run_alone
+from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.types import DataError
 from ups.verdict import Ending, StorageError
@@ -98,7 +99,7 @@ def screen(sentences: list[str]) -> Screen:
 
 
 def prepare(config: RunConfig, *, resume: bool = False, sentences: list[str] | None = None) -> RunDir:
-    with Run.open(config, screen([] if sentences is None else sentences), resume=resume) as run:
+    with Run.open(config, screen([] if sentences is None else sentences), start=Start(resume=resume)) as run:
         try:
             run.prepare()
         finally:
@@ -439,17 +440,17 @@ def test_a_checkpoint_refuses_other_data_even_where_the_folder_has_lost_its_reco
     assert facts[str(files / "b.hdf5")]["sha256"] == sha256(files / "b.hdf5")
     swap(files, made[3])
     with pytest.raises(DataError, match=r"b\.hdf5: has changed"):
-        run_alone(stopped, Screen.silent(), resume=True)
+        run_alone(stopped, Screen.silent(), start=Start(resume=True))
     for rubbish in ("nonsense", "[]", '{"files": [1]}', '{"files": {"a": 1}}'):
         folder.data.write_text(rubbish)
         with pytest.raises(DataError, match=r"data\.json: is damaged"):
-            run_alone(stopped, Screen.silent(), resume=True)
+            run_alone(stopped, Screen.silent(), start=Start(resume=True))
     folder.data.unlink()
     with pytest.raises(DataError, match=r"b\.hdf5: has changed"):
-        run_alone(stopped, Screen.silent(), resume=True)
+        run_alone(stopped, Screen.silent(), start=Start(resume=True))
     folder.data.unlink(missing_ok=True)
     (files / "b.hdf5").write_bytes(before)
-    run_alone(stopped, Screen.silent(), resume=True)
+    run_alone(stopped, Screen.silent(), start=Start(resume=True))
     ours, theirs = weights(folder.folder), undisturbed(stopped.cache.use)
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
 
@@ -468,7 +469,7 @@ def test_a_checkpoint_of_before_says_that_it_does_not_know_its_data(
         return replace(checkpoint, facts=bare) if checkpoint else None
 
     monkeypatch.setattr(CheckpointStore, "newest", without)
-    run_alone(stopped, screen(sentences), resume=True)
+    run_alone(stopped, screen(sentences), start=Start(resume=True))
     assert any("does not say which data it was trained on" in sentence for sentence in sentences)
     assert RunDir(tmp_path / "runs/tiny").report.exists()
 
@@ -500,9 +501,9 @@ def test_what_is_learnt_while_data_or_a_cache_change_is_refused_and_not_saved(
     (files / "b.hdf5").write_bytes(before)
     if changed == "cache":
         with pytest.raises(DataError, match=r"shard-.*is damaged; build it again"):
-            run_alone(config, Screen.silent(), resume=True)
+            run_alone(config, Screen.silent(), start=Start(resume=True))
         shutil.rmtree(tmp_path / "runs/tiny/cache/latents")
-    run_alone(config, Screen.silent(), resume=True)
+    run_alone(config, Screen.silent(), start=Start(resume=True))
     ours, theirs = weights(tmp_path / "runs/tiny"), undisturbed(changed == "cache")
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
 
@@ -758,5 +759,5 @@ def test_a_folder_that_is_taken_away_while_a_run_writes_to_it_is_no_success(
     assert not list(tmp_path.rglob("simulator.safetensors"))
     if what == "moved":
         (tmp_path / "elsewhere").rename(home)
-        run_alone(settings(tmp_path, str(files)), Screen.silent(), resume=True)
+        run_alone(settings(tmp_path, str(files)), Screen.silent(), start=Start(resume=True))
         assert RunDir(home).ended() == Ending.SUCCESS

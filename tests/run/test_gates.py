@@ -30,6 +30,7 @@ from ups.run.judging.champion import Champion
 from ups.run.judging.gates_check import require_measurable
 from ups.run.run import Run, finish_alone
 from ups.run.seats import Alone
+from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending, Verdict
@@ -67,7 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def again(config: RunConfig, span: Span | None = None) -> tuple[Any, Run]:
     """The run once more, as a rank does it: what is there is not judged again."""
-    run = Run.open(config, resume=True, span=span)
+    run = Run.open(config, start=Start(resume=True, span=span or Span()))
     with run.folder, run:
         finish = run.carry_out(Alone())
         assert finish is not None
@@ -130,10 +131,10 @@ def test_other_gates_are_decided_without_training_or_judging_again(home: Path) -
 def test_a_resume_with_other_code_says_what_changed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sentences: list[str] = []
     screen = dataclasses.replace(Screen.silent(), say=sentences.append)
-    Run.open(settings(home, WIDE), screen, resume=True).folder.close()
+    Run.open(settings(home, WIDE), screen, start=Start(resume=True)).folder.close()
     assert sentences == [], "the same code has nothing to say"
     monkeypatch.setattr("ups.run.journal.code", lambda: {**code(), "torch": "9.9"})
-    Run.open(settings(home, WIDE), screen, resume=True).folder.close()
+    Run.open(settings(home, WIDE), screen, start=Start(resume=True)).folder.close()
     assert f"torch {code()['torch']} → 9.9" in sentences[0]
     monkeypatch.undo()
     again(settings(home, WIDE))
@@ -158,7 +159,7 @@ def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_
         span = Span.of(None, until)
         finish, _run = again(config, span) if seen else (None, None)
         if not seen:
-            _, finish = finish_alone(config, Screen.silent(), span=span)
+            _, finish = finish_alone(config, Screen.silent(), start=Start(span=span))
         assert finish is not None
         assert finish.ending == Ending.PAUSED
         assert until in finish.cause
@@ -207,14 +208,14 @@ def test_a_resume_that_asks_other_questions_is_judged_anew_where_force_says_so(h
     weights, known = run.artifact("simulator").read_bytes(), run.known()
     other = settings(tmp_path, WIDE, evaluation__samples=8)
     with pytest.raises(ConfigError, match=r"\(evaluation\.samples: 16 → 8\); --resume --force goes on with this"):
-        Run.open(other, resume=True)
+        Run.open(other, start=Start(resume=True))
     learnt = settings(tmp_path, WIDE, evaluation__samples=8, operator__train__lr=0.1)
     with pytest.raises(ConfigError, match=r"\(operator\.train\.lr: .* → 0\.1\) that --force cannot replace"):
-        Run.open(learnt, resume=True, force=True)
+        Run.open(learnt, start=Start(resume=True, force=True))
     assert run.known() == known
     sentences: list[str] = []
     screen = dataclasses.replace(Screen.silent(), say=sentences.append)
-    _, finish = finish_alone(other, screen, resume=True, force=True)
+    _, finish = finish_alone(other, screen, start=Start(resume=True, force=True))
     assert finish.ending == Ending.SUCCESS
     assert any("another config (evaluation.samples: 16 → 8)" in sentence for sentence in sentences)
     assert (results_of(run)["train"], results_of(run)["evaluate"]) == ("skipped", "done")
@@ -226,8 +227,8 @@ def test_a_dry_run_changes_no_weight(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         folder.mkdir()
-    finish_alone(settings(one), Screen.silent(), span=Span.of(None, "train"))
-    finish_alone(settings(two), Screen.silent(), span=Span.of(None, "dry-run"))
+    finish_alone(settings(one), Screen.silent(), start=Start(span=Span.of(None, "train")))
+    finish_alone(settings(two), Screen.silent(), start=Start(span=Span.of(None, "dry-run")))
     again(settings(two), Span.of(None, "train"))
     artifacts = [RunDir(folder / "runs/tiny").artifact("simulator").read_bytes() for folder in (one, two)]
     assert artifacts[0] == artifacts[1]
@@ -236,7 +237,7 @@ def test_a_dry_run_changes_no_weight(tmp_path: Path) -> None:
 def test_a_dry_run_finds_a_loss_that_rises_wildly(tmp_path: Path) -> None:
     config = settings(tmp_path, operator__train__lr=1e6)
     with pytest.raises(Exception, match=r"the dry run, before any training: .*lower .*train.lr") as caught:
-        finish_alone(config, Screen.silent(), span=Span.of(None, "dry-run"))
+        finish_alone(config, Screen.silent(), start=Start(span=Span.of(None, "dry-run")))
     assert getattr(caught.value, "ending", None) == Ending.NOT_FINITE
     assert read_journal(RunDir(tmp_path / "runs/tiny").journal)[-1]["result"] == "failed"
 
@@ -244,9 +245,9 @@ def test_a_dry_run_finds_a_loss_that_rises_wildly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("first", "needs"), [("evaluate", "train"), ("gates", "evaluate")])
 def test_no_phase_comes_first_whose_inputs_are_missing(tmp_path: Path, first: str, needs: str) -> None:
     config = settings(tmp_path)
-    finish_alone(config, Screen.silent(), span=Span.of(None, "data"))
+    finish_alone(config, Screen.silent(), start=Start(span=Span.of(None, "data")))
     with pytest.raises(DataError, match=f"--from {first}: .*which phase {needs} leaves"):
-        Run.open(config, resume=True, span=Span.of(first, None))
+        Run.open(config, start=Start(resume=True, span=Span.of(first, None)))
 
 
 def test_phases_are_named_in_their_order() -> None:
@@ -329,7 +330,7 @@ def test_yaml_takes_1e_5_for_a_text_and_a_gate_for_a_number(tmp_path: Path) -> N
 def test_a_champion_is_compared_on_the_same_trajectories_and_said_where_they_are_others(home: Path) -> None:
     best = str(home / "runs/tiny")
     with pytest.raises(ConfigError, match="this very run"):
-        Run.open(settings(home, {"champion": best}), resume=True)
+        Run.open(settings(home, {"champion": best}), start=Start(resume=True))
     folder, finish = finish_alone(settings(home, {"champion": best}, name="rival"), Screen.silent())
     mine, theirs = read_trajectories(folder.folder), read_trajectories(Path(best))
     assert mine[0].marks == theirs[0].marks, "the same data, made in two runs"

@@ -15,6 +15,7 @@ from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.load import load
 from ups.run.run import run_alone
+from ups.run.start import Start
 from ups.types import UpsError
 
 TINY = """
@@ -60,7 +61,7 @@ COMMANDS: dict[str, Callable[[Path], object]] = {
         run, next((run / "cache").rglob("*.hdf5")), 1, run.parent / "out.h5", 1, None, overwrite=True
     ),
     "evaluate": lambda run: evaluate_run(run, Question(device="cpu"), Screen.silent()),
-    "resume": lambda run: run_alone(settings(run.parent), Screen.silent(), resume=True),
+    "resume": lambda run: run_alone(settings(run.parent), Screen.silent(), start=Start(resume=True)),
 }
 
 

@@ -78,7 +78,9 @@ def demo(*, out: Place = Path("runs/demo"), config: Path | None = None) -> int:
 
     saying = Saying()
     with following() as report:
-        runs = job(out, config, Screen(saying, report, training()), start=finish_alone if ranks is None else ranks.demo)
+        runs = job(
+            out, config, Screen(saying, report, training()), carry_out=finish_alone if ranks is None else ranks.demo
+        )
     for folder, end in runs:
         if end.report is not None:  # a rank has shown what it judged
             show(end.table, saying.new(end.remarks), folder.report)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,59 +20,89 @@ from ups.verdict import Ending
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
     from ups.run.journal import Span
+    from ups.run.start import Start
 
 
-def run(
-    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
-    resume: bool = False,
-    overwrite: bool = False,
-    force: bool = False,
-    profile: bool | int = False,
-    until: str | None = None,
-    from_: Annotated[str | None, Parameter(name="--from")] = None,
-    dry_run: bool = False,
-) -> int:
-    """Make the data, train the stages of the plan, judge the simulator on unseen trajectories, hold it against its
-    gates, and write a report.
+@Parameter(name="*")
+@dataclass(frozen=True)
+class RunFlags:
+    """How a run is begun, beside its config."""
 
-    CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
-    example `--operator.train.seconds 60`, or `--train.seconds 60` for every stage. The run's folder holds the config,
-    the environment, the logs, the simulator (`artifacts/simulator.safetensors`), `results.json`, `report.html` and
-    `verdict.json`, which says how it ended.
+    resume: bool = False
+    """Go on with a run that was stopped; with another number of ranks, if you like."""
+    overwrite: bool = False
+    """Start again in a folder that holds a run."""
+    force: bool = False
+    """With --resume: go on although keys of `evaluation` have changed since; the simulator is then judged anew. Keys
+    that decide what is learnt cannot be changed so, nor can data."""
+    profile: bool | int = False
+    """Trace 3 steps of every stage, or so many as are named, on every rank: `profile/STAGE/rank-R.json` in the run's
+    folder, for chrome://tracing or Perfetto."""
+    until: str | None = None
+    """End after this phase, with code 0 and the verdict PAUSED; --resume goes on."""
+    from_: Annotated[str | None, Parameter(name="--from")] = None
+    """Begin with this phase, on what those before it have left, in a folder that holds the run: from calibrate on,
+    what is there is made again; training goes on from its checkpoints."""
+    dry_run: bool = False
+    """End after a few real steps of every stage; short for `--until dry-run`."""
 
-    The work is done by this process; under `torchrun` (`torchrun --nproc-per-node 2 -m ups run CONFIG`) by all that it
-    starts, together. The exit code says how the run ended: 0 is success and nothing else; 19 is a run that is complete
-    and misses a gate of its config (`gates`, docs/howto-gates.md).
+    def start(self, settings: RunConfig) -> Start:
+        """What was asked for, of a run whose folder can be named; ConfigError for what contradicts itself."""
+        from ups.run.start import Start
 
-    Parameters
-    ----------
-    resume
-        Go on with a run that was stopped; with another number of ranks, if you like.
-    overwrite
-        Start again in a folder that holds a run.
-    force
-        With --resume: go on although keys of `evaluation` have changed since; the simulator is then judged anew.
-    profile
-        Trace 3 steps of every stage, or so many as are named, on every rank.
-    until
-        End after this phase, with code 0 and the verdict PAUSED; --resume goes on.
-    from_
-        Begin with this phase, on what those before it have left, in a folder that holds the run.
-    dry_run
-        End after a few real steps of every stage; short for `--until dry-run`.
-    """
+        resume = self.resume or self.from_ is not None
+        if self.force and not resume:
+            raise ConfigError(
+                "--force changes the config of a run that is resumed; write --resume too, or leave it out."
+            )
+        span, traced = self._span(settings), 3 if self.profile is True else int(self.profile)
+        if self.profile is not False and traced < 1:
+            raise ConfigError("--profile traces at least 1 step; leave it out for none.")
+        return Start(resume, self.overwrite, self.force, span, traced=traced)
+
+    def _span(self, settings: RunConfig) -> Span:
+        from ups.run.journal import Span
+        from ups.rundir import RunDir
+
+        first, last = self.from_, self.until
+        if self.dry_run and last not in (None, "dry-run"):
+            raise ConfigError(f"--dry-run ends after phase dry-run, and --until says {last}; leave one of them out.")
+        span = Span.of(first, "dry-run" if self.dry_run else last)
+        folder = RunDir(Path(settings.out) / settings.name)
+        one_line(folder.folder.resolve())
+        if first is not None and self.overwrite:
+            raise ConfigError("--from goes on with what is there, and --overwrite deletes it; leave one of them out.")
+        if first is not None and folder.known() is None:
+            raise ConfigError(f"--from {first}: {folder.folder} holds no run to go on with; leave --from out.")
+        return span
+
+
+PLAIN = RunFlags()
+ABOUT = """Make the data, train the stages of the plan, judge the simulator on unseen trajectories, hold it against its
+gates, and write a report.
+
+CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
+example `--operator.train.seconds 60`, or `--train.seconds 60` for every stage. The run's folder holds the config,
+the environment, the logs, the simulator (`artifacts/simulator.safetensors`), `results.json`, `report.html` and
+`verdict.json`, which says how it ended.
+
+{by} The exit code says how the run ended: 0 is success and nothing else; 19 is a run that is complete and misses a
+gate of its config (`gates`, docs/howto-gates.md).
+
+The phases are check, data, doctor, estimate, dry-run, train, calibrate, evaluate, gates, report. Each is recorded
+in `phases.jsonl` when it begins and when it ends, and skipped where what it left is there unchanged.
+"""
+
+
+def run(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)], flags: RunFlags = PLAIN) -> int:
     settings, _, _ = settings_of(arguments, {})
-    resume = resume or from_ is not None
-    check_options(resume=resume, force=force)
-    span = span_of(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
-    trace(settings, profile)
-    return in_this_process(settings, span, resume=resume, overwrite=overwrite, force=force)
+    return in_this_process(settings, flags.start(settings))
 
 
-def check_options(*, resume: bool, force: bool) -> None:
-    """ConfigError for options that contradict each other."""
-    if force and not resume:
-        raise ConfigError("--force changes the config of a run that is resumed; write --resume too, or leave it out.")
+run.__doc__ = ABOUT.format(
+    by="The work is done by this process; under `torchrun` (`torchrun --nproc-per-node 2 -m ups run CONFIG`) by all "
+    "that it starts, together."
+)
 
 
 def settings_of(
@@ -96,41 +125,12 @@ def settings_of(
         return load(run_config(), file, flags), file, dict(overrides)
 
 
-def trace(settings: RunConfig, profile: bool | int) -> None:
-    """Have ranks trace some of their steps, where that is asked for."""
-    if profile is not False:
-        from ups.engine.profile import request
-        from ups.rundir import RunDir
-
-        steps = 3 if profile is True else profile
-        if steps < 1:
-            raise ConfigError("--profile traces at least 1 step; leave it out for none.")
-        os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
-
-
 def code_of(ending: Ending) -> int:
     """The exit code of a run that ended so: what --until asked for was done."""
     return 0 if ending == Ending.PAUSED else int(ending)
 
 
-def span_of(settings: RunConfig, first: str | None, last: str | None, *, dry_run: bool, overwrite: bool) -> Span:
-    """The phases that were asked for, of a run whose folder can be named."""
-    from ups.run.journal import Span
-    from ups.rundir import RunDir
-
-    if dry_run and last not in (None, "dry-run"):
-        raise ConfigError(f"--dry-run ends after phase dry-run, and --until says {last}; leave one of them out.")
-    span = Span.of(first, "dry-run" if dry_run else last)
-    folder = RunDir(Path(settings.out) / settings.name)
-    one_line(folder.folder.resolve())
-    if first is not None and overwrite:
-        raise ConfigError("--from goes on with what is there, and --overwrite deletes it; leave one of them out.")
-    if first is not None and folder.known() is None:
-        raise ConfigError(f"--from {first}: {folder.folder} holds no run to go on with; leave --from out.")
-    return span
-
-
-def in_this_process(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool, force: bool) -> int:
+def in_this_process(settings: RunConfig, start: Start) -> int:
     """The run in this process, or its part in it where a launcher has started several; the exit code."""
     from ups.cli.preflight import PREFLIGHT
     from ups.run.launched import finish_launched, ranks_here
@@ -142,8 +142,7 @@ def in_this_process(settings: RunConfig, span: Span, *, resume: bool, overwrite:
     try:
         with following() as report:
             screen = Screen(saying, report, training())
-            start = partial(finish_here, settings, screen, preflight=PREFLIGHT, span=span)
-            folder, finish = start(resume=resume, overwrite=overwrite, force=force)
+            folder, finish = finish_here(settings, screen, replace(start, preflight=PREFLIGHT))
     except (OSError, UpsError) as error:
         return refused(RunDir(Path(settings.out) / settings.name), error)
     if finish is None:

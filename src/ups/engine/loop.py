@@ -17,7 +17,7 @@ from ups.engine.learner import Learner
 from ups.engine.meter import Stopwatch, peak_memory
 from ups.engine.preemption import STOP, Preempted, StopFlag
 from ups.engine.probe import probe
-from ups.engine.profile import profile
+from ups.engine.profile import UNTRACED, Traced
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.drift import WeightSync
 from ups.engine.ranks.parallelize import parallelize
@@ -57,6 +57,7 @@ class Trainer:
         stop: StopFlag = STOP,
         limit: int | None = None,
         state: TrainingState | None = None,
+        traced: Traced = UNTRACED,
     ) -> None:
         self.state = state or TrainingState()
         self.config, self.stage, self.batches, self.trackers, self.report = config, stage, batches, trackers, report
@@ -77,7 +78,7 @@ class Trainer:
         self.stragglers = Stragglers(self.dist, self.pulse, config.straggler, self._say)
         self.keeper = TrainingCheckpoint(self.learner, store or NoStore(), self._say)
         self.timetable = Timetable(config, self.state, batches.frames(), getattr(stage, "rollouts", 1))
-        self.profile = profile(stage.name, self.dist.rank, self.dist.device, config.steps, self._say)
+        self.profile = traced.of(stage.name, self.dist.rank, self.dist.device, config.steps, self._say)
         self.watch = Stopwatch()
         self.loss = self.speed = math.nan
         self.earlier, self.born = 0.0, time.perf_counter()  # seconds of training before this process; its beginning

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,7 @@ import torch
 
 from ups.types import counted
 
-VARIABLE = "UPS_PROFILE"
 WARM = 8  # steps before the first that is traced: allocation, autotuning and graph capture lie behind it
-
-
-def request(steps: int, folder: Path) -> dict[str, str]:
-    """The environment in which every training leaves a trace of `steps` steps in `folder`."""
-    return {VARIABLE: json.dumps({"steps": steps, "folder": str(folder.resolve())})}
 
 
 class NoProfile:
@@ -28,13 +21,22 @@ class NoProfile:
     def end(self, step: int) -> None: ...
 
 
-def profile(stage: str, rank: int, device: torch.device, last: int | None, say: Callable[[str], None]) -> NoProfile:
-    """What the environment asks for: `folder/stage/rank-R.json`, or nothing where it asks for none."""
-    text = os.environ.get(VARIABLE)
-    if text is None:
-        return NoProfile()
-    settings = json.loads(text)
-    return _Tracing(settings["steps"], Path(settings["folder"]) / stage / f"rank-{rank}.json", device, last, say)
+@dataclass(frozen=True)
+class Traced:
+    """How many steps of a training each rank traces, and the folder for that; 0: none."""
+
+    steps: int = 0
+    folder: Path = Path()
+
+    def of(
+        self, stage: str, rank: int, device: torch.device, last: int | None, say: Callable[[str], None]
+    ) -> NoProfile:
+        """Traces to `folder/stage/rank-R.json`, or does nothing."""
+        path = self.folder / stage / f"rank-{rank}.json"
+        return _Tracing(self.steps, path, device, last, say) if self.steps else NoProfile()
+
+
+UNTRACED = Traced()
 
 
 class _Tracing(NoProfile):

@@ -19,6 +19,7 @@ from ups.run.data.data_config import DataConfig
 from ups.run.data.generate import equation_of, generate
 from ups.run.judging.conclusion import Finish
 from ups.run.run import Run, finish_alone
+from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.verdict import FINISHED
 
@@ -26,25 +27,27 @@ Carried = tuple[RunDir, Finish]
 
 
 class CarryOut(Protocol):
-    """Carries a run out; its folder, and how it ended. `before` it something took so many seconds."""
+    """Carries a run out; its folder, and how it ended."""
 
-    def __call__(self, config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]) -> Carried: ...
+    def __call__(self, config: RunConfig, screen: Screen, start: Start) -> Carried: ...
 
 
 def demo(
-    out: Path, config: Path | None, screen: Screen, ensemble: Path | None = None, start: CarryOut = finish_alone
+    out: Path, config: Path | None, screen: Screen, ensemble: Path | None = None, carry_out: CarryOut = finish_alone
 ) -> list[Carried]:
     """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages;
     then the same for the run of `ensemble`, which goes on from the first.
 
     Where the extra `baselines` is installed, an FNO of each task is trained beside it, for the same time in all.
-    `start` carries out the first of the runs; one that did not come to its end is not followed by the second.
+    `carry_out` carries out the first of the runs; one that did not come to its end is not followed by the second.
     """
     name = {"out": str(out.parent), "name": out.name}
     if config is None:
         config, ensemble = _own("demo.yaml"), ensemble or _own("demo-ensemble.yaml")
     settings = load(run_config(), config, name)
-    Run.open(settings, overwrite=True).folder.close()  # what cannot be trained there is refused before data are made
+    Run.open(
+        settings, start=Start(overwrite=True)
+    ).folder.close()  # what cannot be trained there is refused before data are made
     began = time.monotonic()
     page, files = make_data(settings, out.with_name(f"{out.name}-data"), screen)
     made = time.monotonic() - began
@@ -54,7 +57,7 @@ def demo(
     if available():  # an FNO beside ours, trained for the same time on top
         judged["baselines"] = judged["baselines"] or ("fno",)
     settings = run_config().model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
-    runs = [start(settings, screen, overwrite=True, before=("data", made))]
+    runs = [carry_out(settings, screen, Start(overwrite=True, before=("data", made)))]
     if ensemble is not None and runs[0][1].ending in FINISHED:
         name = {"out": str(out.parent), "name": f"{out.name}-ensemble", "start_from": str(out)}
         onward = load(run_config(), ensemble, name)
@@ -62,7 +65,7 @@ def demo(
         onward = run_config().model_validate({**onward.model_dump(), "data": onward_data})
         screen.say("")
         earlier = ("the run before it", time.monotonic() - began)
-        runs.append(finish_alone(onward, screen, overwrite=True, before=earlier))
+        runs.append(finish_alone(onward, screen, Start(overwrite=True, before=earlier)))
     return runs
 
 

@@ -34,6 +34,7 @@ from ups.run.data.datasets import DataEntry, open_files, open_sets
 from ups.run.data.doubts import lost_digits, question
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
+from ups.run.start import ANEW, Start
 from ups.rundir import RunDir
 from ups.types import Array, ConfigError, counted
 
@@ -291,7 +292,7 @@ def fit(
     device: str,
     settings: Mapping[str, Any],
     screen: Screen,
-    overwrite: bool = False,
+    start: Start = ANEW,
 ) -> tuple[Simulator, RunDir, Report]:
     """Write `data` as data sets beside the run's folder, train on them for `minutes`, and judge what was learnt.
 
@@ -318,8 +319,7 @@ def fit(
             entries = [entry for data_set in opened for entry in data_set.entries]
             sets = _looked_at([entry.source for entry in entries], settings)
             config = config_of(file, sets, **_seen(entries, sets, config_of(file)))
-        before = ("data", time.perf_counter() - began)
-        folder, report = run_alone(config, screen, overwrite=overwrite, before=before)
+        folder, report = run_alone(config, screen, replace(start, before=("data", time.perf_counter() - began)))
         return load_simulator(folder.folder, device), folder, report
     with ExitStack() as stack:
         given = _given(data)
@@ -335,11 +335,10 @@ def fit(
         divided = [_split(source, screen) for source in sources]
         sets = _looked_at(sources, settings)
         config = config_of({f"data.{task}.file": as_flag(path) for task, path in places.items()}, sets)
-        if not overwrite and any(path.exists() for path in (out / name, *places.values())):
+        if not start.overwrite and any(path.exists() for path in (out / name, *places.values())):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         for each, here, (source, parts), there in zip(given, sets, divided, places.values(), strict=True):
             task = replace(source.task, dynamics=Definition.of(each.task).dynamics(here.dynamics))
-            write_data_set(renamed(source, task), there.parent, there.name, parts, overwrite=overwrite)
-    before = ("data", time.perf_counter() - began)
-    folder, report = run_alone(config, screen, overwrite=overwrite, before=before)
+            write_data_set(renamed(source, task), there.parent, there.name, parts, overwrite=start.overwrite)
+    folder, report = run_alone(config, screen, replace(start, before=("data", time.perf_counter() - began)))
     return load_simulator(folder.folder, device), folder, report

@@ -18,7 +18,6 @@ from ups.types import ConfigError, check_known
 from ups.verdict import classify, now
 
 PHASES = ("check", "data", "doctor", "estimate", "dry-run", "train", "calibrate", "evaluate", "gates", "report")
-SPAN = "UPS_PHASES"  # which phases were asked for, for the ranks: FIRST:LAST
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,6 @@ class Span:
                 f"--until {span.last} comes before --from {span.first}; the order is {', '.join(PHASES)}."
             )
         return span
-
-    @classmethod
-    def from_environment(cls) -> Span:
-        first, _, last = os.environ.get(SPAN, "").partition(":")
-        return cls.of(first or None, last or None)
-
-    def environment(self) -> dict[str, str]:
-        """What tells the ranks."""
-        return {SPAN: f"{self.first}:{self.last}"}
 
     def wants(self, phase: str) -> bool:
         return PHASES.index(self.first) <= PHASES.index(phase) <= PHASES.index(self.last)

@@ -17,13 +17,11 @@ from ups.files import write_atomic
 from ups.heartbeat import Pulse
 from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
-from ups.run.journal import Span
 from ups.run.judging.conclusion import Finish
-from ups.run.preflight import Preflight
-from ups.run.run import Run
+from ups.run.run import Run, finished
+from ups.run.start import ANEW, Start
 from ups.rundir import RunDir
 from ups.verdict import classify
-from ups.wings import around
 
 LONG = timedelta(days=7)  # rank 0 makes the data of all; if it dies, the launcher ends the others
 
@@ -74,14 +72,9 @@ class Launched:
 def finish_launched(
     config: RunConfig,
     screen: Screen,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    force: bool = False,
-    preflight: Preflight | None = None,
-    span: Span | None = None,
+    start: Start = ANEW,
 ) -> tuple[RunDir, Finish | None]:
-    """The phases of `span` on the ranks that a launcher has started; how it ended is known on rank 0.
+    """The phases of a start on the ranks that a launcher has started; how it ended is known on rank 0.
 
     A rank that the launcher starts again goes on with what the first start has left.
     """
@@ -90,29 +83,17 @@ def finish_launched(
     ranks = dataclasses.replace(config.dist, ranks=rank.world, nodes=1)
     config = run_config().model_validate({**config.model_dump(), "dist": dataclasses.asdict(ranks)})
     again = rank.again and RunDir(Path(config.out) / config.name).known() is not None
-    how = {"resume": resume or again, "overwrite": overwrite and not again, "force": force}
+    start = dataclasses.replace(start, resume=start.resume or again, overwrite=start.overwrite and not again)
     opened: list[Run] = []
 
     def opening() -> str:
-        opened.append(Run.open(config, screen, preflight=preflight, span=span, **how))
+        opened.append(Run.open(config, screen, start))
         write_atomic(opened[0].folder.job, dump(config))
         return str(opened[0].folder.folder.resolve())
 
     folder = RunDir(Path(rank.first("opened", opening)))
     if rank.rank:
-        with Run.join(folder.folder, Screen.silent(), preflight, span or Span()) as run:
+        with Run.join(folder.folder, Screen.silent(), start) as run:
             run.carry_out(rank)
         return folder, None
-    run, place = opened[0], opened[0].folder.folder
-    with around(place, config, screen.say), run.folder, run:
-        finish = _carried_out(run, rank)
-        run.folder.job.unlink(missing_ok=True)
-        stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}
-        run.folder.succeed(finish.ending, finish.cause, stages=stages)
-    return run.folder, finish
-
-
-def _carried_out(run: Run, rank: Launched) -> Finish:
-    finish = run.carry_out(rank)
-    assert finish is not None
-    return finish
+    return finished(opened[0], rank)

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-STARTED = "UPS_STARTED"  # when the command was started, for the processes that do its work
-
 
 def process_started() -> float:
     """When this process was started, by the wall clock; now, where the system does not say."""
@@ -21,18 +19,6 @@ def process_started() -> float:
     return time.time() - (up - ticks / os.sysconf("SC_CLK_TCK"))
 
 
-@contextmanager
-def counted_from(began: float) -> Iterator[None]:
-    """Runs in this block began at this time of the wall clock, whatever their process did before."""
-    former = os.environ.get(STARTED)
-    os.environ[STARTED] = str(began)
-    try:
-        yield
-    finally:
-        os.environ.pop(STARTED)
-        os.environ |= {} if former is None else {STARTED: former}
-
-
 class Phases:
     """Seconds by phase, in the order in which phases began; a phase that comes again is added up."""
 
@@ -40,11 +26,11 @@ class Phases:
         self.seconds: dict[str, float] = dict(begun or {})
 
     @classmethod
-    def of_this_process(cls) -> Phases:
-        """With what has passed already: from the command to the start of this process, and in it until now (imports).
-        What this process did before the command is not counted."""
+    def since(cls, began: float | None = None) -> Phases:
+        """With what has passed since the command `began`: until the start of this process, and in it until now
+        (imports). What this process did before the command is not counted."""
         mine = process_started()
-        command = float(os.environ.get(STARTED, mine))
+        command = mine if began is None else began
         return cls({"start": max(0.0, mine - command), "imports": time.time() - max(mine, command)})
 
     @contextmanager

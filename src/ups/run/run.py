@@ -27,16 +27,17 @@ from ups.run.data.data_identity import Identity, files_of
 from ups.run.data.datasets import DataSet, aligned, fetch_data, open_sets
 from ups.run.data.statistics import keep_statistics, statistics_of
 from ups.run.dry_run import dry_run, no_dry_run, worth_trying
-from ups.run.journal import PhaseJournal, Span, record_check
+from ups.run.journal import PhaseJournal, record_check
 from ups.run.judging.calibrate import trust_of
 from ups.run.judging.champion import Champion
 from ups.run.judging.conclusion import UNCHANGED, AfterTraining, Finish, paused, require_inputs, trained
 from ups.run.judging.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
-from ups.run.preflight import Preflight, look_ahead, prepare_data
+from ups.run.preflight import look_ahead, prepare_data
 from ups.run.seats import Alone as Alone
 from ups.run.seats import RankPlace
+from ups.run.start import ANEW, Start
 from ups.run.training import StageTraining, TrainedStage, learnt_in, stage_facts
 from ups.rundir import RunDir, RunPlace
 from ups.wings import Opening, around, opening
@@ -53,14 +54,15 @@ class Run:
         config: RunConfig,
         folder: RunDir,
         screen: Screen,
-        preflight: Preflight | None = None,
-        span: Span | None = None,
+        start: Start = ANEW,
     ) -> None:
         self.config, self.folder, self.screen = config, folder, screen
-        self.preflight, self.span = preflight or Preflight(), span or Span()
+        self.start, self.span = start, start.span
         self.journal = PhaseJournal(folder.journal)
         self.identity, self.place = Identity(folder, screen.say, config.home), RunPlace(folder.folder)
-        self.phases = Phases.of_this_process()
+        self.phases = Phases.since(start.began)
+        if start.before[1]:
+            self.phases.before(*start.before)
         self.trackers: list[Jsonl] = []  # the log, in the process that writes it
         self.simulator: Simulator | None = None  # once it is trained
         self._opened = ExitStack()
@@ -70,16 +72,10 @@ class Run:
         cls,
         config: RunConfig,
         screen: Screen | None = None,
-        *,
-        resume: bool = False,
-        overwrite: bool = False,
-        force: bool = False,
-        preflight: Preflight | None = None,
-        span: Span | None = None,
+        start: Start = ANEW,
     ) -> Run:
-        """A run in its folder, which this process holds; none is made for a run that could not be finished. `force`:
-        resumed although the config differs, where that changes nothing of what is learnt."""
-        began = time.perf_counter()
+        """A run in its folder, which this process holds; none is made for a run that could not be finished."""
+        began, resume, overwrite, force = time.perf_counter(), start.resume, start.overwrite, start.force
         require_baselines(config.evaluation.baselines)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
         opened = opening(Opening(config, place, screen.say, resume=resume, overwrite=overwrite))
@@ -87,23 +83,21 @@ class Run:
         if resume and (force or RunDir(place).is_of(config)):
             RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say, config.home).require_unchanged()
-        if span is not None:
-            require_inputs(span, RunDir(place))
+        require_inputs(start.span, RunDir(place))
         check(config, begun=resume)
         folder = RunDir.open(place, config, resume=resume, overwrite=overwrite, force=force)
         if folder.differences:
             screen.say(f"{place}: goes on with another config ({', '.join(folder.differences)}) and is judged anew.")
-        run = cls(config, folder, screen, preflight, span)
+        run = cls(config, folder, screen, start)
         opened(place)
         record_check(run.journal, began, lambda words: screen.say(f"{place}: {words}"))
         return run
 
     @classmethod
-    def join(cls, folder: Path, screen: Screen, preflight: Preflight | None = None, span: Span | None = None) -> Run:
+    def join(cls, folder: Path, screen: Screen, start: Start = ANEW) -> Run:
         """The run of a folder that another process has opened, for one of its ranks."""
         place = RunDir.at(folder)
-        span = span or Span.from_environment()
-        return cls(load(run_config(), place.job), place, screen, preflight, span)
+        return cls(load(run_config(), place.job), place, screen, start)
 
     def __enter__(self) -> Run:
         return self
@@ -188,7 +182,7 @@ class Run:
                     keep_statistics(self.folder, self.sets, self.identity)
         with self.phases("checks"):
             sets = [] if done else self.sets
-            look_ahead(self.journal, self.span, self.preflight, self.config, self.folder, self.screen.say, sets)
+            look_ahead(self.journal, self.span, self.start.preflight, self.config, self.folder, self.screen.say, sets)
 
     def dry_run(self, dist: Dist, pulse: Pulse | None = None) -> None:
         """A few real steps of every stage, unless they were taken before or training has begun."""
@@ -225,6 +219,7 @@ class Run:
             trackers=self.trackers,
             pulse=pulse,
             limit=limit,
+            traced=self.start.traced,
         )
         learnt: dict[str, TrainedStage] = {}
         later = [stage.makes for stage in config.stages.values()]
@@ -314,13 +309,10 @@ class Run:
 def run_alone(
     config: RunConfig,
     screen: Screen,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    before: tuple[str, float] = ("data", 0.0),
+    start: Start = ANEW,
 ) -> tuple[RunDir, Report]:
-    """Carry out a whole run in this process; its folder and its report. `before`: a phase and its seconds so far."""
-    folder, finish = finish_alone(config, screen, resume=resume, overwrite=overwrite, before=before)
+    """Carry out a whole run in this process; its folder and its report."""
+    folder, finish = finish_alone(config, screen, start)
     assert finish.report is not None
     return folder, finish.report
 
@@ -328,21 +320,19 @@ def run_alone(
 def finish_alone(
     config: RunConfig,
     screen: Screen,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    force: bool = False,
-    before: tuple[str, float] = ("data", 0.0),
-    preflight: Preflight | None = None,
-    span: Span | None = None,
+    start: Start = ANEW,
 ) -> tuple[RunDir, Finish]:
-    """The phases of `span` in this process; the folder, and how it ended."""
-    run = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, preflight=preflight, span=span)
-    run.phases.before(*before)
-    place, say = run.folder.folder, screen.say
-    with around(place, config, say), run.folder, run:
-        finish = run.carry_out(Alone(), always=True)
+    """The phases of a start in this process; the folder, and how it ended."""
+    return finished(Run.open(config, screen, start), Alone(), always=True)
+
+
+def finished(run: Run, place: RankPlace, *, always: bool = False) -> tuple[RunDir, Finish]:
+    """Carry out a run whose folder this process has opened, in the `place` of the rank that concludes it, and write
+    down how it ended."""
+    folder = run.folder
+    with around(folder.folder, run.config, run.screen.say), folder, run:
+        finish = run.carry_out(place, always=always)
         assert finish is not None
-        stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}
-        run.folder.succeed(finish.ending, finish.cause, stages=stages)
-        return run.folder, finish
+        folder.job.unlink(missing_ok=True)
+        folder.succeed(finish.ending, finish.cause, stages=folder.stage_facts())
+        return folder, finish

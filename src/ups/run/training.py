@@ -13,6 +13,7 @@ from torch import Tensor
 from ups.data.loader import AHEAD, loaded
 from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.loop import Trainer
+from ups.engine.profile import Traced
 from ups.engine.randomness import seed_of
 from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Tracker
@@ -95,6 +96,7 @@ class StageTraining:
     digests: Digests  # what the data files hold, as all ranks have found it
     trackers: Sequence[Tracker] = ()
     pulse: Pulse | None = None
+    traced: int = 0  # steps of which each rank leaves a trace
     limit: int | None = None  # the largest microbatch that an earlier start of this run has found to fit in memory
 
     def learn(self, stage: Stage, inherited: Collection[str] = ()) -> tuple[TrainedStage, dict[str, Tensor]]:
@@ -135,6 +137,7 @@ class StageTraining:
                 self.pulse,
                 limit=self.limit,
                 state=state,
+                traced=Traced(self.traced, self.folder.profile),
             )
             outcome = trainer.fit()
         learnt = TrainedStage(outcome, tuple(drawn(windows.sampler, name, outcome.steps)))

@@ -50,20 +50,22 @@ def main(folder: Path) -> None:
 
         from ups.cli.preflight import PREFLIGHT
         from ups.run.run import Run
+        from ups.run.start import Start
 
         share_cores(os.environ)  # a rank that was forked counts threads as its parent, not as its own environment
         saying = Saying()
         with following() as progress:
             screen = Screen(saying, progress, training()) if seat.rank == 0 else Screen.silent()
-            with Run.join(folder, screen, PREFLIGHT) as run:
+            with Run.join(folder, screen, Start.of_rank(PREFLIGHT)) as run:
                 place = Seated(seat, run.folder)
                 finish = run.carry_out(place)
             if finish is not None:
                 if finish.table:
                     show(finish.table, saying.new(finish.remarks), run.folder.report)
                 place.ready.unlink(missing_ok=True)
-                stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}
-                slow = {name: row["stragglers"] for name, row in stages.items() if row.get("stragglers")}
+                slow = {
+                    name: row["stragglers"] for name, row in run.folder.stage_facts().items() if row.get("stragglers")
+                }
                 facts: dict[str, Any] = {"report": run.folder.report.name} if run.folder.report.is_file() else {}
                 facts |= {"stragglers": slow} if slow else {}
                 seat.succeed(finish.ending, finish.cause, **facts)

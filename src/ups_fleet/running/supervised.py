@@ -18,11 +18,11 @@ from ups.later import torch
 from ups.progress import OnProgress, Progress, Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import fetch_data
-from ups.run.journal import Span
 from ups.run.judging.conclusion import Finish
-from ups.run.phases import STARTED, process_started
+from ups.run.phases import process_started
 from ups.run.room import freeable, refused, say
 from ups.run.run import Run, finish_alone
+from ups.run.start import ANEW, Start
 from ups.rundir import RunDir
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict
@@ -67,23 +67,19 @@ def _in_one_thread() -> Iterator[None]:
 @_in_one_thread()
 def supervise(
     settings: RunConfig,
+    start: Start = ANEW,
     *,
     command: str,
-    resume: bool = False,
-    overwrite: bool = False,
-    force: bool = False,
     node: int = 0,
     rendezvous: str = "",
     say: Callable[[str], None] = say,
     launcher: Launcher | None = None,
     last: bool = False,
-    span: Span | None = None,
 ) -> Ending:
     """Run `settings` in processes of the module `command` until it has succeeded or truthfully failed: the ending."""
     config = fleet_keys(settings)
     d = config.dist
-    os.environ.setdefault(STARTED, str(process_started()))
-    os.environ.update((span or Span()).environment())
+    start = replace(start, began=start.began or process_started())
     home = (Path(config.out) / config.name).resolve()
     live = LiveLine(lambda: phase_of(RunDir(home)))
     say = live.before(say)
@@ -91,7 +87,7 @@ def supervise(
     least, talk = d.min_nodes or d.nodes, d.interface if d.nodes > 1 and d.interface else ""
     if talk:
         check_interface(talk)
-    job = RankJob(words, d.ranks, d.nodes, least, node, rendezvous, d.environment(), talk)
+    job = RankJob(words, d.ranks, d.nodes, least, node, rendezvous, {**d.environment(), **start.environment()}, talk)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
         if node:
@@ -99,7 +95,7 @@ def supervise(
             folder = join(config, node, rendezvous)
         else:
             screen = replace(Screen.silent(), say=say, following=in_sentences(say))
-            folder = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, span=span).folder
+            folder = Run.open(config, screen, start).folder
     except UpsError as error:
         return refused(RunDir(home), error, say)
     place, tracking = folder.folder, TrackingConfig() if node else config.tracking
@@ -208,16 +204,16 @@ def _relaying(troubles: Callable[[], None], live: LiveLine) -> Callable[[bytes],
     return relay
 
 
-def on_ranks(config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]) -> tuple[RunDir, Finish]:
+def on_ranks(config: RunConfig, screen: Screen, start: Start) -> tuple[RunDir, Finish]:
     """Through all phases: on the ranks that the config asks for, else on two; in this process on one core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     folder = RunDir(Path(config.out) / config.name)
     if cores < 2 and config.dist.ranks < 2:
-        return finish_alone(config, screen, overwrite=overwrite, before=before)
+        return finish_alone(config, screen, start)
     # Not forked: this process has made data, and the threads that helped with it would be missing in its children.
     several = dataclasses.replace(config.dist, ranks=max(2, config.dist.ranks), launcher="processes")
     ranks = run_config().model_validate({**config.model_dump(), "dist": dataclasses.asdict(several)})
-    os.environ[STARTED] = str(time.time())  # what came before is not the run's
-    ending = supervise(ranks, command="ups_fleet.cli.worker", overwrite=overwrite)
+    since = replace(start, began=time.time())  # what came before is not the run's
+    ending = supervise(ranks, since, command="ups_fleet.cli.worker")
     verdict = Verdict.read(folder.verdict)
     return folder, Finish(ending, verdict.cause if verdict is not None else "")

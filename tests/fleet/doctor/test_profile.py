@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from ups.engine.profile import VARIABLE, WARM, NoProfile, profile, request
+from ups.engine.loop import Trainer
+from ups.engine.profile import UNTRACED, WARM, NoProfile, Traced
+from ups_fleet.doctor import rank_exercises
 from ups_fleet.doctor.rank_exercises import STEPS, train
 
 
 def test_a_training_leaves_a_trace_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(*next(iter(request(2, tmp_path).items())))
+    asked = partial(Trainer, traced=Traced(2, tmp_path))
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    traced = train("cpu", "ddp", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(rank_exercises, "Trainer", asked)
+        traced = train("cpu", "ddp", 1)
     trace = json.loads((tmp_path / "operator" / "rank-0.json").read_text())
     names = {str(event.get("name", "")) for event in trace["traceEvents"]}
     assert any("Backward" in name for name in names), "the trace holds what the steps did"
-    monkeypatch.delenv(VARIABLE)
     assert train("cpu", "ddp", 1)["digests"] == traced["digests"], "looking changes nothing"
 
 
-def test_as_many_steps_are_traced_as_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(*next(iter(request(3, tmp_path).items())))
+def test_as_many_steps_are_traced_as_were_asked_for(tmp_path: Path) -> None:
     said: list[str] = []
-    step = profile("some", 1, torch.device("cpu"), None, said.append)
+    step = Traced(3, tmp_path).of("some", 1, torch.device("cpu"), None, said.append)
     for number in range(1, 20):
         torch.ones(4).cos()
         step(number)
@@ -36,21 +39,17 @@ def test_as_many_steps_are_traced_as_were_asked_for(tmp_path: Path, monkeypatch:
     assert said == [f"profile of steps 9 to 11 is in {tmp_path / 'some' / 'rank-1.json'}."]
 
 
-def test_short_trainings_are_traced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(*next(iter(request(3, tmp_path).items())))
-    step = profile("short", 0, torch.device("cpu"), STEPS, lambda _: None)
+def test_short_trainings_are_traced_too(tmp_path: Path) -> None:
+    step = Traced(3, tmp_path).of("short", 0, torch.device("cpu"), STEPS, lambda _: None)
     for number in range(1, STEPS + 1):
         step(number)
     assert (tmp_path / "short" / "rank-0.json").exists()
 
 
 @pytest.mark.parametrize("taken", [0, WARM - 1, WARM])
-def test_a_stage_that_ends_while_warming_up_says_that_it_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
-) -> None:
-    monkeypatch.setenv(*next(iter(request(3, tmp_path).items())))
+def test_a_stage_that_ends_while_warming_up_says_that_it_leaves_no_trace(tmp_path: Path, taken: int) -> None:
     said: list[str] = []
-    step = profile("hasty", 0, torch.device("cpu"), None, said.append)
+    step = Traced(3, tmp_path).of("hasty", 0, torch.device("cpu"), None, said.append)
     for number in range(1, taken + 1):
         step(number)
     step.end(taken)
@@ -62,10 +61,9 @@ def test_a_stage_that_ends_while_warming_up_says_that_it_leaves_no_trace(
     assert not path.exists()
 
 
-def test_a_trace_that_is_cut_short_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(*next(iter(request(30, tmp_path).items())))
+def test_a_trace_that_is_cut_short_is_written_all_the_same(tmp_path: Path) -> None:
     said: list[str] = []
-    step = profile("cut", 0, torch.device("cpu"), None, said.append)
+    step = Traced(30, tmp_path).of("cut", 0, torch.device("cpu"), None, said.append)
     for number in range(1, WARM + 3):
         torch.ones(4).cos()
         step(number)
@@ -75,6 +73,5 @@ def test_a_trace_that_is_cut_short_is_written_all_the_same(tmp_path: Path, monke
     assert said == [f"profile of steps 9 to 10 is in {tmp_path / 'cut' / 'rank-0.json'}."]
 
 
-def test_nothing_is_done_where_nothing_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert isinstance(profile("some", 0, torch.device("cpu"), 5, print), NoProfile)
+def test_nothing_is_done_where_nothing_was_asked_for() -> None:
+    assert isinstance(UNTRACED.of("some", 0, torch.device("cpu"), 5, print), NoProfile)

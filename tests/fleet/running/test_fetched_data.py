@@ -20,6 +20,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig
 from ups.run.data.generate import generate
 from ups.run.run import Run, run_alone
+from ups.run.start import Start
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
 from ups_fleet.fetch import catalogue
@@ -59,7 +60,10 @@ def settings(folder: Path, file: object) -> RunConfig:
 def prepared(config: RunConfig, *, resume: bool = False) -> tuple[dict[str, object], list[str]]:
     """The files that a run has recorded after its data phase, and what it has said."""
     sentences: list[str] = []
-    with Run.open(config, replace(Screen.silent(), say=sentences.append), resume=resume) as run, run.folder:
+    with (
+        Run.open(config, replace(Screen.silent(), say=sentences.append), start=Start(resume=resume)) as run,
+        run.folder,
+    ):
         run.prepare()
         run.folder.succeed()
         return json.loads(run.folder.data.read_text())["files"], sentences

@@ -9,6 +9,7 @@ import pytest
 from ups.config import load
 from ups.progress import Screen
 from ups.run.config import run_config
+from ups.run.start import Start
 from ups.verdict import Ending
 from ups_fleet.running.supervised import on_ranks
 
@@ -27,5 +28,5 @@ def test_the_demo_is_run_on_the_ranks_of_its_config(
         "ups_fleet.running.supervised.finish_alone", lambda config, *_, **__: (config, starts.append(None))
     )
     config = load(run_config(), None, {"out": str(tmp_path), "dist.ranks": ranks})
-    on_ranks(config, Screen.silent(), overwrite=True, before=("data", 0.0))
+    on_ranks(config, Screen.silent(), start=Start(overwrite=True, before=("data", 0.0)))
     assert starts == [started]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,11 @@ from ups.config import load
 from ups.data.trajectories import Trajectories
 from ups.progress import Screen, TrainingProgress
 from ups.run.config import RunConfig, run_config
-from ups.run.phases import STARTED, Phases, counted_from, process_started
+from ups.run.journal import Span
+from ups.run.phases import Phases, process_started
+from ups.run.preflight import Preflight
 from ups.run.run import Alone, Run, run_alone
+from ups.run.start import Start
 from ups.types import ConfigError
 
 TINY = """
@@ -72,12 +75,12 @@ def test_statistics_are_measured_once_and_other_data_are_measured_anew(
     measured: list[Trajectories] = []
     statistics = Trajectories.statistics
     monkeypatch.setattr(Trajectories, "statistics", lambda self: measured.append(self) or statistics(self))
-    with Run.open(settings(tmp_path), resume=True) as run:
+    with Run.open(settings(tmp_path), start=Start(resume=True)) as run:
         run.prepare()
         run.folder.close()
     assert not measured
     assert run.folder.statistics.read_text() == first
-    with Run.open(settings(tmp_path, **{"data.a.reduce.time": 20}), overwrite=True) as run:
+    with Run.open(settings(tmp_path, **{"data.a.reduce.time": 20}), start=Start(overwrite=True)) as run:
         run.folder.write(run.folder.statistics, json.loads(first))
         run.prepare()
         run.folder.close()
@@ -130,16 +133,16 @@ def test_what_was_done_before_a_run_is_not_told_as_imports() -> None:
     assert phases.rows() == (("start", 1.0), ("imports", 5.0), ("data", 55.0))
 
 
-def test_a_run_counts_its_time_from_the_call_and_not_from_the_start_of_an_older_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv(STARTED, raising=False)
-    with counted_from(time.time() - 2.0):
-        phases = dict(Phases.of_this_process().rows())
+def test_a_run_counts_its_time_from_the_call_and_not_from_the_start_of_an_older_process() -> None:
+    phases = dict(Phases.since(time.time() - 2.0).rows())
     assert (phases["start"], phases["imports"]) == (0.0, pytest.approx(2.0, abs=0.5))
-    with counted_from(process_started() - 3.0):
-        assert dict(Phases.of_this_process().rows())["start"] == pytest.approx(3.0, abs=0.5)
-    assert STARTED not in os.environ
+    assert dict(Phases.since(process_started() - 3.0).rows())["start"] == pytest.approx(3.0, abs=0.5)
+
+
+def test_a_rank_is_told_how_the_run_was_asked_to_begin() -> None:
+    start = Start(resume=True, span=Span.of("train", "gates"), traced=3, began=12.5)
+    assert Start.of_rank(Preflight(), start.environment()) == replace(start, resume=False)
+    assert Start.of_rank(Preflight(), {}) == Start()
 
 
 def test_the_parts_of_a_phase_and_the_rest_of_it_add_up() -> None:

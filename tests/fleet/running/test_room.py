@@ -19,6 +19,7 @@ from ups.engine.checkpoint.vault import CheckpointStore
 from ups.run.config import RunConfig, run_config
 from ups.run.room import bytes_of, freeable
 from ups.run.run import Run
+from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.types import DataError, data_size
 from ups.verdict import Ending, classify, with_remedy
@@ -93,7 +94,8 @@ def test_a_resume_without_any_room_is_a_sentence_and_a_verdict(disk: Path, left:
     fill(disk)
     sentences: list[str] = []
     assert (
-        supervise(settings(disk), command="ups_fleet.cli.worker", resume=True, say=sentences.append) == Ending.STORAGE
+        supervise(settings(disk), command="ups_fleet.cli.worker", start=Start(resume=True), say=sentences.append)
+        == Ending.STORAGE
     )
     assert json.loads(run.verdict.read_text())["verdict"] == "STORAGE"
     sentence = next(sentence for sentence in sentences if sentence.startswith("STORAGE: "))
@@ -111,7 +113,8 @@ def test_a_disk_that_is_read_only_at_the_start_is_storage_and_may_be_mounted_aga
     remount(disk, writable=False)
     sentences: list[str] = []
     assert (
-        supervise(settings(disk), command="ups_fleet.cli.worker", resume=True, say=sentences.append) == Ending.STORAGE
+        supervise(settings(disk), command="ups_fleet.cli.worker", start=Start(resume=True), say=sentences.append)
+        == Ending.STORAGE
     )
     assert "Read-only file system" in sentences[-1]
     assert "mount it again" in sentences[-1]

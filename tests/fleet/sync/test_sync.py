@@ -22,6 +22,7 @@ from ups.files import sha256
 from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.run import Run, finish_alone
+from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 from ups_fleet.fetch.patience import UnreachableError
@@ -373,13 +374,13 @@ def test_a_fresh_machine_resumes_to_the_bit(tmp_path: Path) -> None:
     assert any(entry.path.startswith("checkpoints/operator/") for entry in entries(run))
     shutil.rmtree(tmp_path / "one")
     fresh = settings(tmp_path / "two", url)
-    folder, finish = finish_alone(fresh, Screen.silent(), resume=True)
+    folder, finish = finish_alone(fresh, Screen.silent(), start=Start(resume=True))
     assert finish.report is not None
     ours, theirs = (load_file(place.artifact("simulator")) for place in (folder, whole))
     assert all(bool((ours[name] == theirs[name]).all()) for name in theirs)
     again = settings(tmp_path / "three", url)
     sentences: list[str] = []
     screen = Screen(sentences.append, lambda _: None, lambda _: None)
-    folder, _ = finish_alone(again, screen, resume=True)
+    folder, _ = finish_alone(again, screen, start=Start(resume=True))
     assert folder.report.is_file()
     assert any("is brought back from" in sentence for sentence in sentences)
