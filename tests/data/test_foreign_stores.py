@@ -25,7 +25,7 @@ from scipy.io import netcdf_file
 from ups.data import open_source
 from ups.data.inflation import check_inflation
 from ups.data.readers.conventions import variable
-from ups.data.readers.zarr_chunks import absent, packing_of
+from ups.data.readers.zarr_chunks import Packing, absent, packing_of
 from ups.definition import Definition
 from ups.types import Array, DataError, UpsError
 
@@ -150,7 +150,7 @@ def test_chunks_that_are_not_there_are_counted(spelling: str, tmp_path: Path) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     (tmp_path / ".zarray").write_text("{}")
-    lost = absent(tmp_path, (3, 8), (2, 4))
+    lost = absent(tmp_path, (3, 8), (2, 4), Packing(None, 0))
     assert (lost.count, lost.total, lost.first) == (1, 4, (1, 0))
     assert "1 of the 4 chunks of u are not in the store (the first: 1.0)" in lost.words("u")
 
@@ -306,6 +306,32 @@ def test_a_chunk_in_a_shard_that_fills_the_memory_is_refused(place: str, tmp_pat
         open_source(tmp_path / "a.zarr", {}).read(0, slice(0, 1))
     with pytest.raises(DataError, match="the chunk u/c/0/0/0 unpacks to more than"):
         open_source(tmp_path / "a.zarr", {}).read(0)
+
+
+@pytest.mark.parametrize("place", ["start", "end"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_chunks_that_are_not_in_their_shards_are_counted(place: str, sealed: bool, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="needs the extra `formats`")
+    codecs = importlib.import_module("zarr.codecs")
+    index = [codecs.BytesCodec(), *([codecs.Crc32cCodec()] if sealed else [])]
+    shard = codecs.ShardingCodec(chunk_shape=(1, 1, 4), index_codecs=index, index_location=place)
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w", zarr_format=3)
+    made = {"chunks": (1, 2, 8), "dtype": "f4", "serializer": shard, "compressors": None, "dimension_names": AXES}
+    u = group.create_array("u", shape=U.shape, fill_value=0, **made)
+    u[:] = U
+
+    def notes() -> list[str]:
+        with open_source(tmp_path / "a.zarr", {}) as source:
+            return [note for note in source.notes if "not in the store" in note]
+
+    assert U.shape == (2, 3, 8)
+    assert not notes(), "the last frames of a shard lie beyond the array, and none of them is lost"
+    u[1, 1, 4:] = 0  # which zarr leaves out
+    (lost,) = notes()
+    assert "1 of the 12 chunks of u are not in the store (the first: 1.1.1), so taken to be full of zeros" in lost
+    (tmp_path / "a.zarr" / "u" / "c" / "0" / "1" / "0").unlink()
+    (lost,) = notes()
+    assert "3 of the 12 chunks of u are not in the store (the first: 0.2.0)" in lost
 
 
 def test_chunks_that_are_packed_twice_are_refused() -> None:

@@ -73,9 +73,10 @@ def open_zarr(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition)
         members = sorted(group.members(), key=lambda item: str(item[0]))
         groups = {str(name): node for name, node in members if hasattr(node, "members")}
         arrays = [(str(name), node) for name, node in members if name not in groups]
-        variables = [*_variables(path, arrays, notes), *offered(dict(group.attrs))]
+        packing = {name: _packing(path, name, array, stored) for name, array in arrays}
+        variables = [*_variables(path, arrays, packing, notes), *offered(dict(group.attrs))]
         check_claim(path, sum(v.dtype.itemsize * math.prod(v.shape) for v in variables), stored)
-        guard = ChunkGuard(path, {name: _packing(path, name, array, stored) for name, array in arrays})
+        guard = ChunkGuard(path, packing)
         inner = {name: sorted(str(key) for key, _ in held.arrays()) for name, held in groups.items()}
     way = f"each is a store by itself: {path}/GROUP"
     source = open_conventional(ZarrStore(path, guard), variables, definition, inner, way)
@@ -144,7 +145,9 @@ def _packing(path: Path, name: str, array: Any, stored: int) -> Packing:
     return packing_of(path / name, array.metadata.to_dict(), array.chunks, array.shards or array.chunks, most)
 
 
-def _variables(path: Path, arrays: Sequence[tuple[str, Any]], notes: list[str]) -> Iterator[Variable]:
+def _variables(
+    path: Path, arrays: Sequence[tuple[str, Any]], packing: Mapping[str, Packing], notes: list[str]
+) -> Iterator[Variable]:
     for name, array in arrays:
         attributes, metadata = dict(array.attrs), array.metadata
         dims = getattr(metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
@@ -155,7 +158,7 @@ def _variables(path: Path, arrays: Sequence[tuple[str, Any]], notes: list[str]) 
         nothing = any(math.isnan(x) or x in read.fill for x in stated)
         if metadata.zarr_format > 2 and "_FillValue" not in attributes and read.fill and np.isfinite(stated).all():
             notes.append(f"cells of {name} that hold {stated[0]:.6g}, its fill value, are read as NaN")
-        lost = absent(path / name, array.shape, array.shards or array.chunks)
+        lost = absent(path / name, array.shape, array.chunks, packing[name])
         if lost.count and stated:
             notes.append(f"{lost.words(name)} {'missing' if nothing else 'full of zeros'}; {LEFT_OUT}")
         yield read
