@@ -33,7 +33,15 @@ def __getattr__(name: str) -> Any:
 
 
 def load(path: str | Path, device: str = "cpu") -> Simulator:
-    """The simulator of a run folder (or of an artifact): `ups.load("runs/demo").rollout(u0, steps=100)`."""
+    """Load a simulator: `ups.load("runs/demo").rollout(u0, steps=100)`.
+
+    Args:
+        path: The folder of a run, or the file of a simulator.
+        device: `cpu`, `cuda`, `cuda:1` or `auto`.
+
+    Raises:
+        DataError: There is no simulator, or its file is damaged.
+    """
     from ups.run.load import load as load_simulator
 
     return load_simulator(path, device)
@@ -50,13 +58,26 @@ def fit(
     quiet: bool = False,
     **settings: Any,
 ) -> Simulator:
-    """A simulator trained on trajectories in memory: `ups.fit(values, minutes=5).rollout(u0, steps=100)`.
+    """Train a simulator on trajectories in memory: `ups.fit(values, minutes=5).rollout(u0, steps=100)`.
 
-    `data` is a `ups.Data`, or what its `values` may be: an array `(sample, time, x[, y[, z]], channel)` of numpy or
-    torch, a dict of arrays by channel, an `xarray.Dataset`; or the path of files. One simulator for several tasks: a
-    dict of `ups.Data` by their names. The run's folder, with its report, is
-    `<out>/<name>`, and the data lie beside it. `settings` are keys of a run's config, with `__` for the dot:
-    `model__operator__size="small"`.
+    Args:
+        data: An array `(sample, time, x[, y[, z]], channel)` of numpy or torch, a dict of arrays by channel, an
+            `xarray.Dataset`, the path of files, or a `ups.Data`, which says more about them. One simulator of several
+            tasks: a dict of `ups.Data` by their names.
+        minutes: Of training. On a laptop 5 show whether it learns; 30 on a GPU are usual.
+        name: Of the run; its folder, `<out>/<name>`, keeps the report, and the data lie beside it.
+        out: Where runs are kept.
+        device: `auto` takes a GPU where there is one.
+        overwrite: Replace a run of this name.
+        quiet: Show nothing.
+        settings: Keys of a run's config, with `__` for the dot: `model__operator__size="small"`.
+
+    Returns:
+        The simulator, as `ups.load` of the run's folder gives it.
+
+    Raises:
+        DataError: The data cannot be used as they are; the sentence says what to do.
+        ConfigError: A setting is unknown or makes no sense.
     """
     from pathlib import Path
 

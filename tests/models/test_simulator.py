@@ -191,16 +191,16 @@ SEEN = {"gas": (0.0, 1.0)}
     ],
 )
 def test_words_are_their_places_in_any_kind_of_array(words: object) -> None:
-    assert parameters({"gas": words}, OF_GAS, SEEN, 2).tolist() == [[1.0], [0.0]]
-    assert parameters({"gas": np.asarray(words)[0]}, OF_GAS, SEEN, 2).tolist() == [[1.0], [1.0]]
+    assert parameters({"gas": words}, OF_GAS, SEEN, 2, []).tolist() == [[1.0], [0.0]]
+    assert parameters({"gas": np.asarray(words)[0]}, OF_GAS, SEEN, 2, []).tolist() == [[1.0], [1.0]]
 
 
 @pytest.mark.parametrize("word", ["neon", 0.5, 7, [0, -1], np.array(["air", "neon"]), ["air", 1]])
 def test_what_is_no_word_of_a_parameter_is_refused_with_those_that_are(word: object) -> None:
     with pytest.raises(ConfigError, match=r"burgers1d was not trained on gas = '[\w.-]+'; it knows air, argon\."):
-        parameters({"gas": word}, OF_GAS, SEEN, 2)
+        parameters({"gas": word}, OF_GAS, SEEN, 2, [])
     with pytest.raises(ConfigError, match="needs the parameter gas, one of air, argon; give"):
-        parameters({}, OF_GAS, SEEN, 2)
+        parameters({}, OF_GAS, SEEN, 2, [])
 
 
 def test_a_field_that_never_varied_stays_what_it_was_and_another_value_warns() -> None:

@@ -55,7 +55,7 @@ def states(count: int = 3) -> np.ndarray:
 def window(sim: Simulator, u0: torch.Tensor, steps: int, params: dict[str, float]) -> Window:
     (task,) = sim.tasks
     return window_of(
-        u0.unsqueeze(1), u0.new_zeros(len(u0), 0), steps, params, None, None, task, sim.ranges()[task.name]
+        u0.unsqueeze(1), u0.new_zeros(len(u0), 0), steps, params, None, None, task, sim.ranges()[task.name], []
     )[0]
 
 

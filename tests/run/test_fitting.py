@@ -246,7 +246,7 @@ def test_a_rollout_without_room_on_the_disk_is_refused_before_its_first_step(
     path = renamed_file(tmp_path / "r.h5")
     saved = trained(path, REN).save(tmp_path / "simulator.safetensors")
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**6))
-    monkeypatch.setattr("ups.jobs.rollout.predictor_of", lambda *_: pytest.fail("computed first"))
+    monkeypatch.setattr(Simulator, "answer", lambda *_: pytest.fail("computed first"))
     with pytest.raises(DataError, match=r"has 0\.001 GB free, but the data need 0\.025\d+ GB; make room"):
         rollout(saved, path, 10**5, tmp_path / "o.h5", 4, None)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import h5py
@@ -15,14 +14,12 @@ import torch
 from ups.data.source import Source, SourceFacts
 from ups.data.trajectories import Trajectories
 from ups.data.write_well import HEAD_BYTES, bytes_of, check_room, write_file
-from ups.engine.ranks.dist import device_of
 from ups.files import writing
 from ups.models import Simulator, artifact
-from ups.models.departures import finite
 from ups.models.frames_memory import check_memory
+from ups.models.request import Answer, Request
 from ups.progress import one_of
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for
-from ups.run.judging.judge import predictor_of
 from ups.run.load import load
 from ups.tensors import Window
 from ups.types import Array, ConfigError, DataError, Params
@@ -68,16 +65,16 @@ def rollout(
         windows = [_window(simulator, part, context, steps, sentences.append) for part in parts]
         for sentence in dict.fromkeys(sentences):
             say(sentence)
-        _check_memory(windows, steps, device_of(device))
+        _check_memory(windows, steps)
         size = bytes_of(spec, parts[0].shape, steps if spec.steady else context + steps)
         need = HEAD_BYTES + sum(map(len, parts)) * size
         check_room(Path(os.path.realpath(out)).parent, need, need)
-        predictor, pieces = predictor_of(simulator, device_of(device)), list[Continued]()
+        pieces = list[Continued]()
         for i, (part, window) in enumerate(zip(parts, windows, strict=True)):
             with one_of(len(parts), i):
-                frames = predictor.predict(window, steps)
-            _check_sound(simulator, window, frames, source_path, part.ids)
-            pieces.append(_continued(source_path, part, window, frames, params or {}))
+                answer = simulator.answer(Request(window, steps))
+            _check_sound(answer, source_path, part.ids)
+            pieces.append(_continued(source_path, part, window, answer.frames[0].cpu(), params or {}))
         continued = Continued.joined(pieces, source.ids)
     with writing(out, "choose another --out") as beside:
         write_file(continued, beside, spec.name)
@@ -116,13 +113,11 @@ def _window(simulator: Simulator, part: Trajectories, context: int, steps: int, 
     return window
 
 
-def _check_memory(windows: Sequence[Window], steps: int, device: torch.device) -> None:
-    """ConfigError unless the frames after all windows fit into memory, where they are made and here: once alone, once
-    after those that are given, once without the cells that do not count."""
+def _check_memory(windows: Sequence[Window], steps: int) -> None:
+    """ConfigError unless the frames after all windows fit into memory here: once alone, once after those that are
+    given."""
     first, samples = windows[0], sum(map(len, windows))
-    ask = partial(check_memory, first.task.name, steps, samples, first.context[0, 0].numel())
-    ask(device)
-    ask(torch.device("cpu"), 2 + (first.mask is not None))
+    check_memory(first.task.name, steps, samples, first.context[0, 0].numel(), torch.device("cpu"), 2)
 
 
 def _steps(
@@ -149,22 +144,22 @@ def _from_to(values: Sequence[float]) -> str:
 def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Tensor, params: Params) -> Continued:
     """The given frames of a window and those predicted after them; of a steady task the latter alone. NaN in cells that
     do not count."""
-    source, context, spec = part.source, window.context.shape[1], window.task
+    source, given, spec = part.source, window.context.shape[1], window.task
     clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
-    starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
+    starts = [0.0 if spec.steady else float(clock[given - 1]) for clock in clocks]
     dt = window.dt.double().numpy()
     later = dt[:, None] * np.arange(1, frames.shape[1] + 1) if dt.ndim == 1 else dt.cumsum(1)
     times = np.array(starts)[:, None] + later
+    context, inputs = window.context, window.inputs
+    if window.mask is not None:  # predicted frames are NaN there already
+        nothing, mask = ~window.mask.unsqueeze(-1), spec.given.index(spec.mask)
+        context, inputs = context.masked_fill(nothing.unsqueeze(1), torch.nan), inputs.masked_fill(nothing, torch.nan)
+        inputs[..., mask] = window.inputs[..., mask]
     if not spec.steady:
-        times = np.concatenate([np.stack([clock[:context] for clock in clocks]), times], 1)
-        frames = torch.cat([window.context.to(frames), frames], 1)
+        times = np.concatenate([np.stack([clock[:given] for clock in clocks]), times], 1)
+        frames = torch.cat([context.to(frames), frames], 1)
     settings = [{**source.params_of(row), **params} for row in part.rows]
     facts = SourceFacts(spec, settings[0], part.domain, times[0], tuple(part.ids))
-    inputs = window.inputs
-    if window.mask is not None:
-        nothing, mask = ~window.mask.unsqueeze(-1), spec.given.index(spec.mask)
-        frames, inputs = frames.masked_fill(nothing.unsqueeze(1), torch.nan), inputs.masked_fill(nothing, torch.nan)
-        inputs[..., mask] = window.inputs[..., mask]
     return Continued(path, facts, frames.numpy(), times, settings, inputs.numpy())
 
 
@@ -205,17 +200,17 @@ class Continued(Source):
         return np.asarray(self.clocks[index])
 
 
-def _check_sound(simulator: Simulator, window: Window, frames: torch.Tensor, path: Path, ids: Sequence[str]) -> None:
+def _check_sound(answer: Answer, path: Path, ids: Sequence[str]) -> None:
     """DataError for the first rollout that leaves what training has seen, or that is not finite."""
-    if left := simulator.departures(window, frames.unsqueeze(0), window.mask):
-        first, more = left[0], f" (as do {len(left) - 1} more)" if len(left) > 1 else ""
+    if answer.departed:
+        first, others = answer.departed[0], len(answer.departed) - 1
+        more = f" (as do {others} more)" if others else ""
         raise DataError(
             f"{path}: the prediction of sample {ids[first.sample]} leaves what training has seen at frame "
             f"{first.step}{more}: {first.words}; ask for fewer --steps, leave it out, or train the simulator longer."
         )
-    bad = ~finite(frames.unsqueeze(0))[0]
-    if bool(bad.any()):
-        sample, frame = (int(i) for i in bad.nonzero()[0])
+    if bool(answer.lost.any()):
+        sample, frame = (int(i) for i in answer.lost.nonzero()[0])
         raise DataError(
             f"{path}: the prediction of sample {ids[sample]} is not finite from frame {frame + 1} on; ask for fewer "
             "--steps, or train the simulator longer."

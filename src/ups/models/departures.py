@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -95,18 +94,17 @@ def finite(frames: Tensor, nothing: Tensor | None = None) -> Tensor:
     return torch.cat([(piece.isfinite() | without).flatten(3).all(-1) for piece, without in pairs], 2)
 
 
-def warn_departed(departed: Sequence[Departure], samples: int, task: TaskSpec) -> None:
-    """Warn of the first rollout that leaves what training saw, and say how many do."""
+def in_words(departed: Sequence[Departure], samples: int, task: TaskSpec) -> str:
+    """A sentence of the first rollout that leaves what training saw and of how many do, or nothing."""
     if not departed:
-        return
+        return ""
     first, count = departed[0], len({one.sample for one in departed})
     who = "leaves what training has seen"
     if samples > 1:
         who = (
             f"of {count} of {counted(samples, 'sample')} leaves what training has seen, first of sample {first.sample}"
         )
-    warnings.warn(
+    return (
         f"{task.name}: the rollout {who} at step {first.step}: {first.words}; frames from there on are NaN; "
-        "give values like those of training, or ask for fewer steps.",
-        stacklevel=4,
+        "give values like those of training, or ask for fewer steps."
     )

@@ -1,27 +1,113 @@
-"""Checks what a user asks of a rollout besides arrays: parameters, points, time steps and boundary."""
+"""Turns what a user asks in arrays, numbers and words into windows, and says what is unusual about it."""
 
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ups.models.arrays import tensor_of
+from ups.models.arrays import Given, inputs_of, joined, state_of, tensor_of
 from ups.models.conditions import ParamScaling
 from ups.models.encoders import Statistics
+from ups.models.ensembles import stacked
+from ups.models.simulator_like import SimulatorLike
 from ups.tensors import Window, mask_of, numeric_params
-from ups.types import ConfigError, Grid, TaskSpec, counted
+from ups.types import Array, ConfigError, Grid, TaskSpec, counted
 
 # What is not to be trusted where a question lies outside the trained range, in an answer and in one that is refined.
 GUESS = "the answer is a guess"
 ROUNDING = 1e-5  # of an end of a trained range, by which a value may leave it unsaid
 FAR = 10.0  # deviations from the mean, root mean square over a sample: more than any state of most data has
 START = "only the prediction, from which refinement starts, is a guess"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a user asks, as a window, with the kind of array that the answer is given back in.
+
+    `each` is the time of every one of the `steps`, or of all; `remarks` are sentences on what is unlike training.
+    """
+
+    window: Window
+    given: Given
+    steps: int
+    each: Tensor
+    remarks: tuple[str, ...]
+
+    @property
+    def times(self) -> Array:
+        """Of the frames that are asked for, `(steps,)`."""
+        together = len(self.each) == 1
+        times: Array = self.each.item() * np.arange(1, self.steps + 1) if together else self.each.cumsum(0).numpy()
+        return times
+
+    def places(self, points: Any) -> Tensor | None:
+        """Points in the task's own coordinates as those of [0, 1)^n; None where there are none."""
+        return None if points is None else places_of(points, self.window.task, self.window.grid.periodic)
+
+    def given_back(self, frames: Tensor, points: Any, ensemble: int | None) -> Any:
+        """Frames `(M, B, steps, …, C)` as the user's kind of array, with the members along a new first axis."""
+        names, task = self.window.task.channels, self.window.task
+        back = self.given.answer_once if task.steady else self.given.answer
+        answers = [back(member, self.times, names, points is not None) for member in frames]
+        return answers[0] if ensemble is None else stacked(answers)
+
+
+def asked_task(simulator: SimulatorLike, task: TaskSpec | str | None) -> TaskSpec:
+    """The task that is meant; a ConfigError where several may be."""
+    if task is None and len(simulator.tasks) > 1:
+        raise ConfigError(f"the simulator knows {', '.join(simulator.codec.tasks)}; say which with task=….")
+    return simulator.codec.task(task if task is not None else simulator.tasks[0])
+
+
+def to_continue(
+    simulator: SimulatorLike, u0: Any, steps: Any, params: Any, dt: Any, task: Any, periodic: Any, inputs: Any
+) -> Question:
+    """A state to be continued by `steps`; see `Simulator.rollout`."""
+    spec, device = asked_task(simulator, task), simulator.dt.device
+    if not isinstance(steps, int | np.integer) or steps < 1:
+        raise ConfigError(f"a rollout has at least one step, and a whole number of them, not {steps!r}.")
+    if spec.steady:
+        raise ConfigError(f"{spec.name} is steady and has no steps; ask for its solution with sim.solve(inputs, …).")
+    state, driven = state_of(u0, spec, device), inputs_of(inputs, spec, device)
+    given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
+    remarks = unusual(simulator, *given, spec)
+    window, each = window_of(*given, int(steps), params, dt, periodic, spec, simulator.ranges()[spec.name], remarks)
+    return Question(window, state, int(steps), each, tuple(remarks))
+
+
+def to_solve(
+    simulator: SimulatorLike, inputs: Any, params: Any, task: Any, periodic: Any, guess: str = GUESS
+) -> Question:
+    """What drives a steady task, to be solved; see `Simulator.solve`."""
+    spec = asked_task(simulator, task)
+    if not spec.steady:
+        raise ConfigError(f"{spec.name} is not steady; continue a state of it with sim.rollout(u0, steps, …).")
+    driven = inputs_of(inputs, spec, simulator.dt.device)
+    if driven is None:
+        raise ConfigError(f"{spec.name} has no inputs that would drive it, so there is nothing to solve.")
+    there = driven.values
+    given = joined(there.new_zeros(*there.shape[:-1], len(spec.channels)), there[:, 0], spec)
+    remarks = unusual(simulator, *given, spec, guess=guess)
+    trained = simulator.ranges()[spec.name]
+    window, each = window_of(*given, 1, params, None, periodic, spec, trained, remarks, guess)
+    return Question(window, driven, 1, each, tuple(remarks))
+
+
+def warn(remarks: Iterable[str]) -> None:
+    """Warn of each at the user's line: the first on the way up that is not in this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("ups.models."):
+        level, frame = level + 1, frame.f_back
+    for sentence in remarks:
+        warnings.warn(sentence, stacklevel=level)
 
 
 def window_of(
@@ -33,20 +119,21 @@ def window_of(
     periodic: Any,
     task: TaskSpec,
     trained: Mapping[str, tuple[float, float]],
+    remarks: list[str],
     guess: str = GUESS,
 ) -> tuple[Window, Tensor]:
     """Frames `(B, K, *S, C)` to continue by `steps`, with all that drives them, and the time of each step (see
-    `steps_of`). Parameters outside the `trained` range warn, and `guess` says what of the answer suffers."""
+    `steps_of`). What lies outside the `trained` ranges is remarked on; `guess` says what of the answer suffers."""
     given = {} if params is None else params
     batch, device = len(frames), frames.device
-    each = steps_of(dt, steps, *trained["dt"], task.name)
+    each = steps_of(dt, steps, *trained["dt"], task.name, remarks)
     length = each.to(device, torch.float32).expand(batch, -1)
     window = Window(
         task=task,
         context=frames,
         targets=frames[:, :0],
         inputs=inputs,
-        params=parameters(given, task, trained, batch, guess).to(device),
+        params=parameters(given, task, trained, batch, remarks, guess).to(device),
         dt=length[:, 0] if len(each) == 1 else length,
         grid=Grid(tuple(frames.shape[2:-1]), walls_of(periodic, task, given), task.bounds),
     )
@@ -58,11 +145,12 @@ def parameters(
     task: TaskSpec,
     trained: Mapping[str, tuple[float, float]],
     batch: int,
+    remarks: list[str],
     guess: str = GUESS,
 ) -> Tensor:
     """Parameters `(B, P)` from names and numbers (or one per sample), or from an array in the order of the task.
 
-    One that never varied in training may be left out. One outside the trained range warns.
+    One that never varied in training may be left out. One outside the trained range is remarked on.
     """
     names = numeric_params(task)
     if not isinstance(given, Mapping):
@@ -91,7 +179,7 @@ def parameters(
                 f"{name} has {counted(len(value), 'value')} for {counted(batch, 'sample')}; give one, or one per "
                 "sample."
             )
-        warn_outside(name, value.amin().item(), value.amax().item(), lo, hi, task.name, guess)
+        remarks += beyond(name, value.amin().item(), value.amax().item(), lo, hi, task.name, guess)
         columns.append(value.expand(batch))
     return torch.stack(columns, 1) if columns else torch.zeros(batch, 0)
 
@@ -140,9 +228,9 @@ def places_of(given: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
     return x.float()
 
 
-def steps_of(given: Any, count: int, low: float, high: float, task: str) -> Tensor:
+def steps_of(given: Any, count: int, low: float, high: float, task: str, remarks: list[str]) -> Tensor:
     """The time of each step that is asked for: one number `(1,)` for all, the trained one by default, or `count` of
-    them. One that was not trained warns."""
+    them. One that was not trained is remarked on."""
     if given is None and high > 1.001 * low:
         raise ConfigError(f"{task} was trained with steps of time from {low:g} to {high:g}; say which with dt=….")
     if given is None:
@@ -150,7 +238,7 @@ def steps_of(given: Any, count: int, low: float, high: float, task: str) -> Tens
     values = tensor_of(given, f"dt of {task}", dtype=torch.float64).reshape(-1)
     if len(values) not in (1, count) or not bool(((values > 0) & values.isfinite()).all()):
         raise ConfigError(f"{task}: dt is {given}, but must be one finite number above 0, or {count}, one per step.")
-    warn_outside("dt", values.amin().item(), values.amax().item(), low, high, task)
+    remarks += beyond("dt", values.amin().item(), values.amax().item(), low, high, task)
     return values
 
 
@@ -185,11 +273,21 @@ def _one_boundary(task: TaskSpec, params: Mapping[str, Any]) -> dict[str, Any]:
     return {"boundary": words.pop()}
 
 
-def warn_outside(name: str, least: float, most: float, low: float, high: float, task: str, guess: str = GUESS) -> None:
-    """Warn where a value lies outside what training saw (up to rounding)."""
-    sentence = beyond(name, least, most, low, high, task, guess)
-    if sentence:
-        warnings.warn(sentence, stacklevel=5)
+def unusual(
+    simulator: SimulatorLike,
+    frames: Tensor,
+    inputs: Tensor,
+    task: TaskSpec,
+    mask: Tensor | None = None,
+    guess: str = GUESS,
+) -> list[str]:
+    """A sentence for each field whose given frames are unlike all that training saw, and for each such input."""
+    sentences: list[str] = []
+    if not task.steady:  # there, nothing is given but what drives it
+        sentences += strange(frames, simulator.codec.statistics_of(task), task.channels, task.name, mask)
+    if task.inputs:
+        sentences += strange_inputs(inputs, simulator.operator.inputs.statistics_of(task.name), task, guess)
+    return sentences
 
 
 def strange(
@@ -229,29 +327,19 @@ def strange_inputs(inputs: Tensor, statistics: Statistics, task: TaskSpec, guess
     return strange(inputs[..., places].unsqueeze(1), own, names, task.name, mask_of(task, inputs), constant, guess)
 
 
-def warn_lost(sound: Tensor, over: Tensor | None, task: TaskSpec) -> None:
-    """Warn where an answer is not `sound (M, B, T)`, but for frames that are `over (B, T)` a threshold."""
-    frames = sound.all(0)
-    lost = (~frames if over is None else ~(frames | over)).cpu()
-    if bool(lost.any()):
-        count, first = int(lost.any(1).sum()), 1 + int(lost.any(0).nonzero()[0])
-        when, fewer = ("", "") if task.steady else (f", first at step {first}", ", or ask for fewer steps")
-        who = f"{count} of {counted(len(lost), 'sample')}"
-        sentence = f"{task.name}: the answer to {who} is not finite{when}; give values like those of training{fewer}."
-        warnings.warn(sentence, stacklevel=4)
-
-
-def beyond(name: str, least: float, most: float, low: float, high: float, task: str, guess: str = GUESS) -> str:
-    """The sentence that says of values from `least` to `most` that they leave the trained range, or nothing."""
+def beyond(
+    name: str, least: float, most: float, low: float, high: float, task: str, guess: str = GUESS
+) -> tuple[str, ...]:
+    """The sentence that says of values from `least` to `most` that they leave the trained range, if they do."""
     if not (math.isfinite(least) and math.isfinite(most)):
         raise ConfigError(f"{task}: {name} is not a finite number.")
     first, last = reach(low, high)
     if first <= least and most <= last:
-        return ""
+        return ()
     values = dict.fromkeys([*([least] if least < first else []), *([most] if most > last else [])])
     lie = "lies" if len(values) == 1 else "lie"
     words = " and ".join(f"{value:g}" for value in values)
-    return f"{task}: {name} = {words} {lie} outside the trained range {low:g} to {high:g}; {guess}."
+    return (f"{task}: {name} = {words} {lie} outside the trained range {low:g} to {high:g}; {guess}.",)
 
 
 def reach(low: float, high: float, part: float = 0.0) -> tuple[float, float]:
@@ -288,5 +376,5 @@ def outside(params: Any, dt: float | None, trained: Mapping[str, tuple[float, fl
         params = dict(zip(names, table.unbind(1), strict=False))
     given = {**{name: params[name] for name in names if name in params}, **({} if dt is None else {"dt": dt})}
     values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in given.items()}
-    sentences = [beyond(k, v.amin().item(), v.amax().item(), *trained[k], task.name) for k, v in values.items()]
-    return [sentence for sentence in sentences if sentence]
+    each = [beyond(k, v.amin().item(), v.amax().item(), *trained[k], task.name) for k, v in values.items()]
+    return [sentence for sentences in each for sentence in sentences]

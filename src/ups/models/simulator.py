@@ -1,4 +1,4 @@
-"""Simulator: named parts that know the same tasks; encode → advance → refine → guard → decode."""
+"""Simulator: named parts that know the same tasks and together answer what is asked of them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ups.models import artifact
-from ups.models.answers import Answers
 from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.described import described
-from ups.models.ensembles import Draws
+from ups.models.ensembles import Draws, check_ensemble
 from ups.models.header import plan_of
 from ups.models.interleave import in_pieces, put_together, strides_of, taken_apart
 from ups.models.operator import LatentOperator
 from ups.models.part import Part, drawn_parts
 from ups.models.points import frames_at, seen_from
-from ups.models.questions import trained_ranges
+from ups.models.questions import START, asked_task, outside, to_continue, to_solve, trained_ranges, unusual, warn
 from ups.models.replay import Replays
+from ups.models.request import Answer, Request, answered
+from ups.models.search import Search
+from ups.models.solving import Solution, check_alone, check_tolerance, in_double, solution_of, steady_system
 from ups.models.stepping import Stepping
 from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
@@ -40,7 +42,7 @@ CORE: Mapping[str, type[Part]] = {"codec": Codec, "operator": LatentOperator}
 DAMAGE = (ConfigError, DataError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError)
 
 
-class Simulator(Answers):
+class Simulator(nn.Module):
     """Parts by name, a codec and an operator among them, that know the same tasks.
 
     `sim.rollout(u0, steps=100, params={"nu": 0.01})` is the whole of its use, or `sim.solve(inputs)` where the task is
@@ -159,6 +161,130 @@ class Simulator(Answers):
     def pad_context(self, z: Tensor, condition: Condition) -> Tensor:
         """Tokens `(B, K', *G, D)` as exactly the K frames that the operator looks back on; see its `pad_context`."""
         return self.operator.pad_context(z, condition)
+
+    def answer(self, request: Request) -> Answer:
+        """What it answers to a request in tensors; `rollout` and `solve` ask so of arrays, `ups rollout` of a file."""
+        return answered(self, request)
+
+    def rollout(
+        self,
+        u0: Any,
+        steps: int,
+        params: Any = None,
+        dt: Any = None,
+        task: TaskSpec | str | None = None,
+        periodic: Sequence[bool] | Sequence[str] | None = None,
+        points: Any = None,
+        inputs: Any = None,
+        ensemble: int | None = None,
+        seed: int = 0,
+        search: Search | None = None,
+        error: bool = False,
+        stop_at: float | None = None,
+    ) -> Any:
+        """Continue a state.
+
+        Args:
+            u0: The state in physical units, on any grid of the task's box: `(*S, C)`, `(B, *S, C)`, or with frames
+                before it `(B, K, *S, C)`; of one channel also `(*S,)` or `(B, *S)`. numpy, torch, or an xarray, which
+                is arranged by the names of its dimensions. Where it holds fewer frames than the operator looks back
+                on, the first stands for those before it. NaN marks cells that do not count, if the task has a mask.
+            steps: How many frames follow.
+            params: Parameters by name, a number or one per sample; those that never varied may be left out.
+            dt: The time of a step, or of each; by default that of training.
+            task: Which task, where the simulator knows several.
+            periodic: The axes that wrap, by name, or True or False of each; by default as the task says.
+            points: Places `(P, n)` in the task's coordinates, to be answered there instead of on the grid.
+            inputs: What drives the task, `(*S, C_in)` or one per sample.
+            ensemble: So many draws, along a new first axis, where a part has learnt what the operator misses.
+            seed: The same seed, the same draws.
+            search: Go on, at each step, from those of several draws that look least wrong.
+            error: Also estimate the relative error (nRMSE) of each frame, were nothing drawn.
+            stop_at: The estimated error from which on frames are NaN.
+
+        Returns:
+            Frames `(steps, …)` or `(B, steps, …)` as the kind of array that `u0` is; with `error` also the estimates
+            `(steps,)` or `(B, steps)`. NaN where nothing counts, and after a rollout has left what training saw.
+
+        Raises:
+            ConfigError: What was asked for has no answer, or does not fit into memory.
+
+        Warns of what lies outside the trained ranges, is unlike the training data, or is not finite.
+        """
+        asked = to_continue(self, u0, steps, params, dt, task, periodic, inputs)
+        check_ensemble(1 if ensemble is None else ensemble, seed)
+        warn(asked.remarks)
+        places = asked.places(points)
+        answer = self.answer(Request(asked.window, asked.steps, places, ensemble, seed, search, error, stop_at))
+        warn(answer.remarks)
+        frames = asked.given_back(answer.frames, points, ensemble)
+        return frames if answer.errors is None else (frames, asked.given.per_step(answer.errors, asked.times))
+
+    def solve(
+        self,
+        inputs: Any,
+        params: Any = None,
+        task: TaskSpec | str | None = None,
+        periodic: Sequence[bool] | Sequence[str] | None = None,
+        points: Any = None,
+        tolerance: float | None = None,
+        ensemble: int | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """Solve a steady task.
+
+        Args:
+            inputs: What drives it: `(*S,)`, `(*S, C_in)` or `(B, *S, C_in)`.
+            tolerance: The relative residual of the discrete equations to which the prediction is refined, in double
+                precision; 1e-6 is usual. None leaves it as predicted.
+            params, task, periodic, points, ensemble, seed: As in `rollout`.
+
+        Returns:
+            The solution `(*S, C)` or `(B, *S, C)`, or `(*S,)` where `inputs` came so, as the kind of array they are.
+
+        Raises:
+            ConfigError: The task is not steady, or its equation is not known where a tolerance is asked for.
+            PhysicsError: The tolerance is not reached.
+        """
+        if tolerance is not None:
+            check_alone(points, ensemble)
+            return self.solution(inputs, tolerance, params, task, periodic).field
+        asked = to_solve(self, inputs, params, task, periodic)
+        warn(asked.remarks)
+        answer = self.answer(Request(asked.window, 1, asked.places(points), ensemble, seed))
+        warn(answer.remarks)
+        return asked.given_back(answer.frames, points, ensemble)
+
+    def solution(
+        self,
+        inputs: Any,
+        tolerance: float = 1e-6,
+        params: Any = None,
+        task: TaskSpec | str | None = None,
+        periodic: Sequence[bool] | Sequence[str] | None = None,
+    ) -> Solution:
+        """The solution of a steady task, refined by iterations of a solver until the relative residual of its discrete
+        equations is at most `tolerance`, with what that took. The rest as in `solve`."""
+        tolerance = check_tolerance(tolerance)
+        asked = to_solve(self, inputs, params, task, periodic, START)
+        warn(asked.remarks)
+        system = steady_system(in_double(asked.window, inputs, params))
+        answer = self.answer(Request(asked.window, 1))
+        warn(answer.remarks)
+        return solution_of(system, answer.frames[0], tolerance, asked.given, asked.window.task.channels)
+
+    def outside(self, params: Any, task: TaskSpec | str | None = None, dt: float | None = None) -> list[str]:
+        """A sentence for each parameter, and for dt, that lies outside what training saw.
+
+        `params` maps names to numbers or arrays, or is an array `(B, P)` in the order of `numeric_params(task)`.
+        """
+        spec = asked_task(self, task)
+        return outside(params, dt, self.ranges()[spec.name], spec)
+
+    def strange(self, window: Window) -> list[str]:
+        """A sentence for each field whose given frames are unlike all that training saw, and for each such input."""
+        here = window.to(self.dt.device)
+        return unusual(self, here.context, here.inputs, here.task, here.mask)
 
     def simulate(self, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None) -> Tensor:
         """The `steps` frames `(B, steps, *S, C)` after the context of a window, on its grid and in physical units; at

@@ -1,4 +1,4 @@
-"""SimulatorLike: what steps, replays, searches and estimates ask of a simulator, which is made of them."""
+"""SimulatorLike: what requests, steps, replays, searches and estimates ask of a simulator, which is made of them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ class SimulatorLike(Protocol):
     parts: dict[str, Part]
     trust: dict[str, Any]  # a `Trust` of each task; its module asks simulators itself, so it is not imported here
     training: bool
+    dt: Tensor
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        """Those it knows."""
+
+    def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """Per task, the trained range of each parameter and of dt."""
 
     def awake(self, task: TaskSpec) -> list[Part]:
         """The parts that refine what is predicted of a task."""

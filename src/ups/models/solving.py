@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.models.arrays import Given, inputs_of, joined, tensor_of
+from ups.models.arrays import Given, inputs_of, tensor_of
 from ups.physics import EQUATIONS
 from ups.physics.steady import MOST_ITERATIONS, SteadySystem
 from ups.tensors import Window, numeric_params
-from ups.types import Array, ConfigError, PhysicsError, TaskSpec
+from ups.types import Array, ConfigError, PhysicsError
 
 # Below this, round-off in double precision is all that is left of a residual on fine grids.
 FINEST = 1e-10
@@ -36,17 +36,6 @@ class Solution:
     residual_predicted: Array
     iterations: Array
     iterations_from_zero: Array
-
-
-def asked_to_solve(inputs: Any, task: TaskSpec, device: torch.device) -> tuple[Given, tuple[Tensor, Tensor]]:
-    """What a user gives to be solved, and the frames of nothing and the inputs of it."""
-    if not task.steady:
-        raise ConfigError(f"{task.name} is not steady; continue a state of it with sim.rollout(u0, steps, …).")
-    driven = inputs_of(inputs, task, device)
-    if driven is None:
-        raise ConfigError(f"{task.name} has no inputs that would drive it, so there is nothing to solve.")
-    there = driven.values
-    return driven, joined(there.new_zeros(*there.shape[:-1], len(task.channels)), there[:, 0], task)
 
 
 def check_tolerance(tolerance: Any) -> float:

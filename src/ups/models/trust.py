@@ -236,19 +236,13 @@ class Watch:
     def count(self, steps: int) -> int:
         """The steps to compute: `steps`, or fewer where all samples have passed the threshold. Then `errors (B, n)`
         holds the estimates; after the step at which a sample passes it, NaN."""
-        errors, training = [], self.simulator.training
-        over = torch.zeros(len(self.window), dtype=torch.bool, device=self.window.context.device)
-        self.simulator.eval()
-        try:
-            with torch.no_grad():
-                for signs in signs_of(self.simulator, self.window, steps, self.seed):
-                    error = self.model(signs)
-                    errors.append(error.masked_fill(over, torch.nan))
-                    over = over | ~(error <= self.stop_at)
-                    if bool(over.all()):
-                        break
-        finally:
-            self.simulator.train(training)
+        errors, over = [], torch.zeros(len(self.window), dtype=torch.bool, device=self.window.context.device)
+        for signs in signs_of(self.simulator, self.window, steps, self.seed):
+            error = self.model(signs)
+            errors.append(error.masked_fill(over, torch.nan))
+            over = over | ~(error <= self.stop_at)
+            if bool(over.all()):
+                break
         self.errors = torch.stack(errors, 1)
         return len(errors)
 
