@@ -56,7 +56,7 @@ class FetchPace:
             self._waited, self._bytes = 0.0, 0
 
 
-class Request(urllib.request.Request):
+class WebRequest(urllib.request.Request):
     """A request at a pace; `arrived` looks at its connection when that stands."""
 
     def __init__(self, url: str, pace: FetchPace, arrived: Arrived | None = None, **kwargs: Any) -> None:
@@ -95,7 +95,7 @@ class _Answer(http.client.HTTPResponse):
 class _Plain(http.client.HTTPConnection):
     """A connection for one request. Each address of its host has the same share of the time."""
 
-    def __init__(self, *args: Any, request: Request, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, request: WebRequest, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._request = request
         self.response_class = partial(_Answer, pace=request.pace)  # type: ignore[assignment]
@@ -115,13 +115,13 @@ class _Secure(_Plain, http.client.HTTPSConnection):
 
 class _Http(urllib.request.HTTPHandler):
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        assert isinstance(req, Request)
+        assert isinstance(req, WebRequest)
         return self.do_open(partial(_Plain, request=req), req)
 
 
 class _Https(urllib.request.HTTPSHandler):
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        assert isinstance(req, Request)
+        assert isinstance(req, WebRequest)
         return self.do_open(partial(_Secure, request=req), req)
 
 
@@ -133,7 +133,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Opens a `Request`. A redirect is an HTTPError like any other answer that is not what was asked for."""
+    """Opens a `WebRequest`. A redirect is an HTTPError like any other answer that is not what was asked for."""
     return urllib.request.build_opener(_NoRedirects, _Http, _Https)
 
 

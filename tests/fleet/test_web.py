@@ -20,7 +20,7 @@ from ups_fleet.fetch.fetch import plan
 from ups_fleet.fetch.patience import Patience, TransientError, UnreachableError, within
 from ups_fleet.submit.vast import client
 from ups_fleet.tracking import mlflow
-from ups_fleet.web import FetchPace, Request, StalledError, opener
+from ups_fleet.web import FetchPace, StalledError, WebRequest, opener
 
 HASTY = Patience(tries=8, first=0.01, longest=0.05, stall=0.4, silence=1.0)
 
@@ -90,7 +90,7 @@ def test_what_comes_at_a_pace_is_read_to_its_end_however_long_that_takes() -> No
 def test_a_request_of_ours_ends_in_the_time_that_it_is_given(slow: SlowServer, how: str) -> None:
     began = time.monotonic()
     with pytest.raises(OSError, match=r"came in 0.3 s"):
-        opener().open(Request(f"{slow.url}/{how}/x", FetchPace(0.3)))
+        opener().open(WebRequest(f"{slow.url}/{how}/x", FetchPace(0.3)))
     assert time.monotonic() - began < 3
 
 

@@ -29,14 +29,14 @@ START = "only the prediction, from which refinement starts, is a guess"
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a user asks, as a window, with the kind of array that the answer is given back in.
+class UserArrays:
+    """The arrays that a user gives, as a window, and how the answer is given back in their kind.
 
     `each` is the time of every one of the `steps`, or of all; `remarks` are sentences on what is unlike training.
     """
 
     window: Window
-    given: Given
+    kind: Given
     steps: int
     each: Tensor
     remarks: tuple[str, ...]
@@ -55,7 +55,7 @@ class Question:
     def given_back(self, frames: Tensor, points: Any, ensemble: int | None) -> Any:
         """Frames `(M, B, steps, …, C)` as the user's kind of array, with the members along a new first axis."""
         names, task = self.window.task.channels, self.window.task
-        back = self.given.answer_once if task.steady else self.given.answer
+        back = self.kind.answer_once if task.steady else self.kind.answer
         answers = [back(member, self.times, names, points is not None) for member in frames]
         return answers[0] if ensemble is None else stacked(answers)
 
@@ -69,7 +69,7 @@ def asked_task(simulator: SimulatorLike, task: TaskSpec | str | None) -> TaskSpe
 
 def to_continue(
     simulator: SimulatorLike, u0: Any, steps: Any, params: Any, dt: Any, task: Any, periodic: Any, inputs: Any
-) -> Question:
+) -> UserArrays:
     """A state to be continued by `steps`; see `Simulator.rollout`."""
     spec, device = asked_task(simulator, task), simulator.dt.device
     if not isinstance(steps, int | np.integer) or steps < 1:
@@ -80,12 +80,12 @@ def to_continue(
     given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
     remarks = unusual(simulator, *given, spec)
     window, each = window_of(*given, int(steps), params, dt, periodic, spec, simulator.ranges()[spec.name], remarks)
-    return Question(window, state, int(steps), each, tuple(remarks))
+    return UserArrays(window, state, int(steps), each, tuple(remarks))
 
 
 def to_solve(
     simulator: SimulatorLike, inputs: Any, params: Any, task: Any, periodic: Any, guess: str = GUESS
-) -> Question:
+) -> UserArrays:
     """What drives a steady task, to be solved; see `Simulator.solve`."""
     spec = asked_task(simulator, task)
     if not spec.steady:
@@ -98,7 +98,7 @@ def to_solve(
     remarks = unusual(simulator, *given, spec, guess=guess)
     trained = simulator.ranges()[spec.name]
     window, each = window_of(*given, 1, params, None, periodic, spec, trained, remarks, guess)
-    return Question(window, driven, 1, each, tuple(remarks))
+    return UserArrays(window, driven, 1, each, tuple(remarks))
 
 
 def warn(remarks: Iterable[str]) -> None:

@@ -207,18 +207,18 @@ class Simulator(nn.Module):
             `(steps,)` or `(B, steps)`. NaN where nothing counts, and after a rollout has left what training saw.
 
         Raises:
-            ConfigError: What was asked for has no answer, or does not fit into memory.
+            ConfigError: What was given for has no answer, or does not fit into memory.
 
         Warns of what lies outside the trained ranges, is unlike the training data, or is not finite.
         """
-        asked = to_continue(self, u0, steps, params, dt, task, periodic, inputs)
+        arrays = to_continue(self, u0, steps, params, dt, task, periodic, inputs)
         check_ensemble(1 if ensemble is None else ensemble, seed)
-        warn(asked.remarks)
-        places = asked.places(points)
-        answer = self.answer(Request(asked.window, asked.steps, places, ensemble, seed, search, error, stop_at))
+        warn(arrays.remarks)
+        places = arrays.places(points)
+        answer = self.answer(Request(arrays.window, arrays.steps, places, ensemble, seed, search, error, stop_at))
         warn(answer.remarks)
-        frames = asked.given_back(answer.frames, points, ensemble)
-        return frames if answer.errors is None else (frames, asked.given.per_step(answer.errors, asked.times))
+        frames = arrays.given_back(answer.frames, points, ensemble)
+        return frames if answer.errors is None else (frames, arrays.kind.per_step(answer.errors, arrays.times))
 
     def solve(
         self,
@@ -249,11 +249,11 @@ class Simulator(nn.Module):
         if tolerance is not None:
             check_alone(points, ensemble)
             return self.solution(inputs, tolerance, params, task, periodic).field
-        asked = to_solve(self, inputs, params, task, periodic)
-        warn(asked.remarks)
-        answer = self.answer(Request(asked.window, 1, asked.places(points), ensemble, seed))
+        arrays = to_solve(self, inputs, params, task, periodic)
+        warn(arrays.remarks)
+        answer = self.answer(Request(arrays.window, 1, arrays.places(points), ensemble, seed))
         warn(answer.remarks)
-        return asked.given_back(answer.frames, points, ensemble)
+        return arrays.given_back(answer.frames, points, ensemble)
 
     def solution(
         self,
@@ -266,12 +266,12 @@ class Simulator(nn.Module):
         """The solution of a steady task, refined by iterations of a solver until the relative residual of its discrete
         equations is at most `tolerance`, with what that took. The rest as in `solve`."""
         tolerance = check_tolerance(tolerance)
-        asked = to_solve(self, inputs, params, task, periodic, START)
-        warn(asked.remarks)
-        system = steady_system(in_double(asked.window, inputs, params))
-        answer = self.answer(Request(asked.window, 1))
+        arrays = to_solve(self, inputs, params, task, periodic, START)
+        warn(arrays.remarks)
+        system = steady_system(in_double(arrays.window, inputs, params))
+        answer = self.answer(Request(arrays.window, 1))
         warn(answer.remarks)
-        return solution_of(system, answer.frames[0], tolerance, asked.given, asked.window.task.channels)
+        return solution_of(system, answer.frames[0], tolerance, arrays.kind, arrays.window.task.channels)
 
     def outside(self, params: Any, task: TaskSpec | str | None = None, dt: float | None = None) -> list[str]:
         """A sentence for each parameter, and for dt, that lies outside what training saw.

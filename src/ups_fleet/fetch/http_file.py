@@ -24,7 +24,7 @@ from ups.version import __version__
 from ups_fleet.fetch.addresses import MISTAKE, SCHEMES, file_name, http_address, shown
 from ups_fleet.fetch.patience import ChangedError, NoRangesError, Patience, StoppedError, TransientError, retry_after
 from ups_fleet.fetch.remote_file import BLOCK, RemoteFacts
-from ups_fleet.web import FetchPace, Request, StalledError, addresses_of, opener
+from ups_fleet.web import FetchPace, StalledError, WebRequest, addresses_of, opener
 
 
 def inward(address: str) -> str:
@@ -144,7 +144,7 @@ class HttpFile:
         begins, pace = _origin(self.url), FetchPace(self.patience.stall, self.patience.least)
         for _ in range(REDIRECTS):
             look = None if url == start else partial(self._look, urlsplit(url).hostname or "")
-            request = Request(url, pace, look, headers=HEADERS)
+            request = WebRequest(url, pace, look, headers=HEADERS)
             if first is not None:
                 request.add_header("Range", f"bytes={first}-{last}")
             if version and (condition := version.partition(" ")[2]):

@@ -19,7 +19,7 @@ from ups.types import ConfigError
 from ups_fleet.tracking.log_reader import LogRow
 from ups_fleet.tracking.mirror import KILLED, Mirror, RunEnding
 from ups_fleet.tracking.settings import TrackingConfig
-from ups_fleet.web import FetchPace, Request, opener
+from ups_fleet.web import FetchPace, WebRequest, opener
 
 RUN, ROWS = "ups.run", "ups.rows"  # tags: the run's own id, and how many lines of its log are there
 BATCH, LONG = 100, 5000  # what MLflow takes at once: parameters and tags; characters of each
@@ -142,7 +142,7 @@ def _require_login(uri: str, say: Callable[[str], None]) -> None:
     server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
     body = json.dumps({"max_results": 1}).encode()
     address = f"{server}/api/2.0/mlflow/experiments/search"
-    question = Request(address, FetchPace(ANSWER), data=body, headers={"Content-Type": "application/json"})
+    question = WebRequest(address, FetchPace(ANSWER), data=body, headers={"Content-Type": "application/json"})
     user = os.environ.get("MLFLOW_TRACKING_USERNAME") or parts.username
     password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or parts.password or ""
     if user:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.types import ConfigError
-from ups_fleet.web import FetchPace, Request, opener
+from ups_fleet.web import FetchPace, WebRequest, opener
 
 # As a program, not as a library: its releases pin exact versions of packages that a run needs in other ones, and its
 # commands have stayed what they are while its modules were moved.
@@ -225,7 +225,7 @@ class Client:
 def _date(url: str) -> float:
     """When a server has answered, by its own clock; whatever it answers."""
     try:
-        with opener().open(Request(url, FetchPace(CLOCK), method="HEAD")) as answer:
+        with opener().open(WebRequest(url, FetchPace(CLOCK), method="HEAD")) as answer:
             headers = answer.headers
     except urllib.error.HTTPError as error:
         headers = error.headers
