@@ -57,7 +57,7 @@ def simulators() -> dict[str, Simulator]:
             "residual": flow,
             "critic": CriticConfig(**SMALL),
         },
-        SimulatorConfig(shifts=2, images=True),
+        SimulatorConfig(shifts=2, symmetry={"burgers1d": "both", "advection1d": "off"}),
         {"advection1d": (18,), "burgers1d": (32,)},
         kinds=part_kinds(),
     )
@@ -108,7 +108,7 @@ STRANGE: list[Any] = [
     *(None, True, False, "", "x", "auto", "a.b", "train", "ü\n\x1b[2J", "9" * 4000, [], {}, [[]], [1], ["x"], {"a": 1}),
     *(0, -1, 1, 2, 3, 7, 64, 1000, 10**6, 2**31, 2**63, 10**9, 10**30, 10**400, 1.5, -0.5, 1e-30, 1e-300, 1e30, 1e308),
     *(float("nan"), float("inf"), -float("inf"), [0.0, 0.0], [1e308, -1e308], [[0, 0]], ["burgers1d"], {"lake": ["h"]}),
-    *(deep(150), deep(20_000), [1] * 5000, [[]] * 5000, {str(i): i for i in range(999)}, "mass", ["h"], "exchange"),
+    *(deep(150), deep(20_000), [1] * 5000, [[]] * 5000, {str(i): i for i in range(999)}, "mass", ["h"], "both", "off"),
 ]  # fmt: skip
 
 

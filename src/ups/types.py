@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 else:
     Array = Any  # a rank's parent or a command that reads a config has no use for numpy, which takes longer than itself
 Params = Mapping[str, float | str]
+# Where mirror images of states, and those with x and y exchanged, are used beside the states themselves.
+Symmetry = Literal["off", "train", "rollout", "both"]
 Table = tuple[tuple[str, ...], ...]  # cells in words, the header first
 # Predictors: the simulator of a run, one that it is held against, and the forecast that nothing changes.
 OURS, CHAMPION, PERSISTENCE = "ups", "champion", "persistence"
@@ -186,10 +188,12 @@ class Grid(NamedTuple):
             begins.append(round(off, 9) if abs(off) * n > 1e-3 else 0.0)
         return tuple(begins)
 
-    def one_sided(self, bounds: tuple[tuple[float, float], ...]) -> bool:
-        """Whether every n-th cell between the walls of `bounds` was picked: the mirror image of those is other cells.
-        Where an axis wraps, it is the same ones, moved."""
-        return any(at and not wraps for at, wraps in zip(self.corner_in(bounds), self.periodic, strict=False))
+    @property
+    def one_sided(self) -> tuple[int, ...]:
+        """The axes between whose walls every n-th cell was picked: the mirror image of those is other cells. Where an
+        axis wraps, it is the same ones, moved."""
+        ends = zip(self.corner, self.periodic, strict=False)
+        return tuple(axis for axis, (at, wraps) in enumerate(ends) if at and not wraps)
 
     def refined(self, factor: int) -> Grid:
         """`factor` times as many cells per axis in the same box (centres of the small cells)."""

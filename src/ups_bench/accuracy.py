@@ -194,7 +194,7 @@ def data_of(config: RunConfig, place: RunDir) -> list[dict[str, Any]]:
     of which only samples are hashed, begin with `SAMPLED`."""
     files = place.read(place.data).get("files", {})
     digests = {Path(name).name: str(row.get("sha256") or SAMPLED + row["sampled"]) for name, row in files.items()}
-    sets = outlines(config.data)
+    sets = outlines(config)
     names = names_by_task(config) if len(sets) > 1 else {}
 
     def own(task: str) -> dict[str, str]:

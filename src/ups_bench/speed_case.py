@@ -129,7 +129,7 @@ class SpeedCase:
 def small_case(kind: str) -> SpeedCase:
     """The operator of CONFIG and its data."""
     config = load(run_config(), home() / CONFIG, SIZES[kind].changes)
-    return SpeedCase(config, outlines(config.data)[0], SIZES[kind])
+    return SpeedCase(config, outlines(config)[0], SIZES[kind])
 
 
 def large_case(kind: str, core: str) -> SpeedCase:
@@ -146,4 +146,4 @@ def large_case(kind: str, core: str) -> SpeedCase:
         },
     }
     config = run_config().model_validate(settings)
-    return SpeedCase(config, outlines(config.data)[0], sizes)
+    return SpeedCase(config, outlines(config)[0], sizes)

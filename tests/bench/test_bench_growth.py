@@ -34,7 +34,7 @@ def axis_of(name: str) -> GrowthAxis:
 def work(core: str, **settings: object) -> int:
     """Operations of a step of the operator on one sample."""
     config = run_config().model_validate({**settings_of(core, **settings), "device": "cpu"})  # type: ignore[arg-type]
-    (data,) = outlines(config.data)
+    (data,) = outlines(config)
     stage = OperatorStage(new_simulator(config, [data]), config.stage("operator"))  # type: ignore[arg-type]
     return training_work(stage.loss, data.window(1, config.context, 1), "cpu", config.stage("operator").train).flops
 

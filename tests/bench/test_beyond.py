@@ -97,8 +97,8 @@ def test_rows_beyond_are_of_the_rows_that_they_are_held_against(
             continue
         rows = [single[repr(solved)] for _, _, solved in sets_of(row)]
         assert len(rows) == len({r.name for r in rows})
-        known = {repr((o.task.equation, o.grid, o.frames)) for r in rows for o in outlines(r.config.data)}
-        own = {repr((o.task.equation, o.grid, o.frames)) for o in outlines(row.config.data)}
+        known = {repr((o.task.equation, o.grid, o.frames)) for r in rows for o in outlines(r.config)}
+        own = {repr((o.task.equation, o.grid, o.frames)) for o in outlines(row.config)}
         assert own <= known, "the same cells and frames"
     assert len(sets_of(further["beyond/many-1d"])) == 16
     assert sum(map(len, map(sets_of, map(table.get, [n for n in table if "1d" in n])))) == 16  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def test_every_row_beyond_can_be_carried_out_in_small(name: str, further: dict[s
     if asked.apart:
         assert {(task, split, "nrmse") for task, split, _ in sets_of(row)} <= ours
     far = {task for task, _, metric in ours if metric == "10x size"}
-    assert far == ({o.task.name for o in outlines(config.data)} - {"darcy2d"} if asked.horizon else set())
+    assert far == ({o.task.name for o in outlines(config)} - {"darcy2d"} if asked.horizon else set())
 
 
 def test_a_row_is_trained_on_few_trajectories_and_judged_on_the_same_whatever_their_number(
@@ -142,7 +142,7 @@ def test_a_row_is_trained_on_few_trajectories_and_judged_on_the_same_whatever_th
     for few in (16, 256):
         budget = RowBudget(minutes=0.5, variant=Few(few, Path("runs/bench/known")))
         run = row.run(budget, Path("runs"))
-        counts += [outline.counts for outline in outlines(run.data)]
+        counts += [outline.counts for outline in outlines(run)]
         assert (run.start_from, row.kind(budget)) == ("runs/bench/known", "few")
         assert run.name == f"burgers1d-nu0.01-{few}-trajectories-from-known-0.5min-seed0"
     assert counts == [{"train": 16, "valid": 4, "test": 200}, {"train": 256, "valid": 64, "test": 200}]

@@ -68,9 +68,9 @@ def test_every_row_is_of_pdebenchs_sizes_and_says_its_command(rows: dict[str, Be
         (data,) = config.data.values()
         key = repr(data.model_copy(update={"params": data.params.get("init")}))
         if key not in known:
-            (known[key],) = outlines(config.data)
+            (known[key],) = outlines(config)
         outline, given = known[key], config.evaluation.given_to(config.context)
-        images = 2**outline.task.ndim if data.mirrored else 1
+        images = 2**outline.task.ndim if outline.mirrored else 1
         sizes = (outline.grid, outline.frames, given, data.samples)
         assert outline.counts["train"] == images * (data.samples - 2 * outline.counts["test"]), name
         assert sizes == OTHERS.get(name, SIZES[task]), name

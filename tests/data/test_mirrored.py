@@ -96,15 +96,17 @@ def test_images_are_taken_before_cells_are_left_out(media: Source) -> None:
     np.testing.assert_array_equal(part.inputs[0].numpy(), np.flip(media.inputs(4), 0)[::2, ::2])
 
 
-def opened(folder: Path, data: dict[str, object]) -> DataSet:
-    config = load(run_config(), None, {"device": "cpu", "out": str(folder), "name": "run", "data": {"row": data}})
-    (found,) = open_sets(config.data, folder / "made", SILENT, ExitStack())
+def opened(folder: Path, symmetry: str, **data: object) -> DataSet:
+    row = {"task": "darcy2d", "samples": 20, "resolution": 8, "split": {"convention": "pdebench-first"}, **data}
+    settings = {"device": "cpu", "data": {"row": row}, "model.simulator.symmetry": symmetry}
+    config = load(run_config(), None, settings)
+    (found,) = open_sets(config.data, folder / "made", SILENT, ExitStack(), simulator=config.model.simulator)
     return found
 
 
-def test_images_are_for_training_alone_and_of_what_is_trained_on(tmp_path: Path) -> None:
-    data = {"task": "darcy2d", "samples": 20, "resolution": 8, "split": {"convention": "pdebench-first"}}
-    plain, found = (opened(tmp_path, {**data, "mirrored": images}) for images in (False, True))
+@pytest.mark.parametrize("symmetry", ["train", "both", "{darcy2d: train}"])
+def test_images_of_all_cells_are_for_training_alone_and_of_what_is_trained_on(tmp_path: Path, symmetry: str) -> None:
+    plain, found = (opened(tmp_path, word, reduce={"space": 2}) for word in ("rollout", symmetry))
     parts = {part: [i for t in found.parts(part) for i in t.ids] for part in PARTS}
     assert parts["test"] == [i for t in plain.parts("test") for i in t.ids] == ["000000", "000001"]
     assert parts["valid"] == ["000002", "000003"]
@@ -114,13 +116,15 @@ def test_images_are_for_training_alone_and_of_what_is_trained_on(tmp_path: Path)
     assert plain.fact().samples == "16 / 2 / 2"
 
 
-def test_what_knows_a_direction_has_no_images_and_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    words = "a mirror image of it is no sample.*leave `mirrored` out"
-    with pytest.raises(ConfigError, match=f"diffsorp1d: {words}"):
-        opened(tmp_path, {"task": "diffsorp1d", "samples": 10, "mirrored": True})
-    file = made(tmp_path, "advection1d", resolution=32, frames=4).path
-    with pytest.raises(ConfigError, match=f"advection1d: {words}"):
-        opened(tmp_path, {"file": str(file), "mirrored": True})
+def test_there_are_images_of_all_cells_only_where_those_in_use_have_none_among_themselves(tmp_path: Path) -> None:
+    ways: list[dict[str, object]] = [
+        {},  # all cells are used
+        {"store": {"space": 2}},  # the file has no others
+        {"task": "reacdiff1d", "resolution": 32, "frames": 4, "reduce": {"space": 2}},  # they wrap: the same, moved
+        {"task": "diffsorp1d", "resolution": 32, "frames": 4, "reduce": {"space": 2}},  # it knows a direction
+    ]
+    for i, way in enumerate(ways):
+        assert not opened(tmp_path / str(i), "both", **way).mirrored, way
 
 
 def gas_like(axes: str, **fields: list[str]) -> TaskSpec:

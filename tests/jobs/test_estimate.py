@@ -84,7 +84,7 @@ class Real(RandomBatches):
 
 def trained(config: RunConfig, stage: str, device: str = "cpu") -> None:
     """A real training of one stage; everything it needs is made here."""
-    sets = outlines(config.data)
+    sets = outlines(config)
     simulator = new_simulator(config, sets).to(device)
     part = config.stage(stage)
     made = STAGES[stage](simulator, part)
@@ -188,7 +188,7 @@ def test_the_process_grows_by_the_peak_where_it_is_large() -> None:
 def test_parameters_are_counted_exactly() -> None:
     config = settings(LINE)
     said = counted(config).parameters
-    built = new_simulator(config, outlines(config.data))
+    built = new_simulator(config, outlines(config))
     assert said["total"] == sum(p.numel() for p in built.parameters()) == said["codec"] + said["operator"]
     for network in ("codec", "operator"):
         assert said[network] == sum(n for name, n in said.items() if name.startswith(f"{network}."))
@@ -196,7 +196,7 @@ def test_parameters_are_counted_exactly() -> None:
 
 def test_flops_of_two_linear_layers_are_those_of_the_textbook() -> None:
     batch, cells, inner, outer = 6, 64, 32, 5
-    (data,) = outlines(settings(LINE).data)
+    (data,) = outlines(settings(LINE))
     with fake("cpu"):
         net = nn.Sequential(nn.Linear(1, inner, bias=False), nn.Linear(inner, outer, bias=False))
 
@@ -267,7 +267,7 @@ class Blocks(nn.Sequential):
 
 @pytest.mark.parametrize("microbatch", [4, 2])
 def test_blocks_gathered_as_bf16_leave_no_copies_of_their_weights_in_memory(microbatch: int) -> None:
-    (data,) = outlines(settings(LINE).data)
+    (data,) = outlines(settings(LINE))
     train, width, works, held = TrainConfig(steps=1, precision="bf16"), 256, [], []
     with fake("cpu"):
         net = Blocks(nn.Linear(1, width), *(nn.Linear(width, width, bias=False) for _ in range(3)))
@@ -298,10 +298,12 @@ def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
     made = GenerateConfig.model_validate({**config.data["a"].model_dump(include=keys), "device": "cpu"})
     (file,) = generate(made, tmp_path, lambda _: None)
     assert said["data"] == pytest.approx(file.stat().st_size, rel=0.1)
-    saved = new_simulator(config, outlines(config.data)).save(tmp_path / "x.safetensors")
+    saved = new_simulator(config, outlines(config)).save(tmp_path / "x.safetensors")
     assert said["artifact"] == pytest.approx(saved.stat().st_size, rel=0.2)
-    (read,) = outlines({"a": config.data["a"].model_copy(update={"file": str(file)})})
-    assert dataclasses.replace(read, disk=0, made=True) == dataclasses.replace(outlines(config.data)[0], disk=0)
+    (read,) = outlines(
+        config.model_copy(update={"data": {"a": config.data["a"].model_copy(update={"file": str(file)})}})
+    )
+    assert dataclasses.replace(read, disk=0, made=True) == dataclasses.replace(outlines(config)[0], disk=0)
 
 
 def test_a_run_that_does_not_fit_is_told_the_largest_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:

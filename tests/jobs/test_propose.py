@@ -338,7 +338,7 @@ def test_fit_hands_on_what_it_saw_of_how_states_go_on_unless_the_user_says_it(
     """From arrays in memory, and from files where they lie."""
 
     def run(config: RunConfig, *_: object, **__: object) -> None:
-        raise Begun([outline.task.dynamics for outline in outlines(config.data)])
+        raise Begun([outline.task.dynamics for outline in outlines(config)])
 
     monkeypatch.setattr("ups.jobs.fit.run_alone", run)
     draw, x, t = np.random.default_rng(6), (np.arange(32) + 0.5) / 32, 0.05 * np.arange(5)

@@ -86,7 +86,7 @@ def test_all_who_look_at_data_say_it_once_and_init_has_a_longitude_wrap(tmp_path
     (here,) = holdings([file], str(task))
     assert sum("lie on a sphere: lon wraps (`periodic` in the config)" in note for note in here.remarks) == 1
     entry = yaml.safe_load(yaml.safe_dump(here.section("cpu")))
-    (outline,) = outlines(run_config().model_validate({"data": {"globe": entry}}).data)
+    (outline,) = outlines(run_config().model_validate({"data": {"globe": entry}}))
     assert outline.periodic == (False, True)
     assert (outline.task.name, outline.task.channels) == ("globe", ("h",))
     task.write_text("dims: [sample, time, lat, lon]\nfields: {h: [h]}\nperiodic: []\n")

@@ -12,19 +12,21 @@ from ups.models import CodecConfig, OperatorConfig, Simulator, build, copies
 from ups.models.config import SimulatorConfig
 from ups.models.copies import copies_of, moves_of
 from ups.physics import TASKS
-from ups.physics.symmetries import Which, turns
+from ups.physics.symmetries import turns_of
 from ups.tensors import Condition, LatentState, Window, numeric_params
-from ups.types import ConfigError, Field, Grid
+from ups.types import ConfigError, Field, Grid, Symmetry
+
+SYMMETRIES: tuple[Symmetry, ...] = ("off", "train", "rollout", "both")
 
 
-def moving(name: str, shifts: int, context: int, cells: int, images: Which = False) -> Simulator:
+def moving(name: str, shifts: int, context: int, cells: int, symmetry: Symmetry = "off") -> Simulator:
     """A simulator that changes states, though it has learnt nothing."""
     task = TASKS[name]
     codec = CodecConfig(
         dim=(2 if task.ndim == 3 else 4) ** task.ndim * len(task.channels) + 8
     )  # more than a patch holds
     operator = OperatorConfig(width=16, depth=1, heads=2, context=context)
-    config = SimulatorConfig(shifts=shifts, images=images, guard=False)
+    config = SimulatorConfig(shifts=shifts, symmetry=symmetry, guard=False)
     sim = build([task], codec, operator, config, {name: (cells,) * task.ndim}).eval()
     generator = torch.Generator().manual_seed(0)
     for p in sim.operator.parameters():
@@ -60,24 +62,25 @@ def test_a_step_averaged_over_all_parts_of_a_patch_knows_no_places(name: str, co
 @pytest.mark.parametrize(("name", "cells"), [("burgers1d", 16), ("cfd2d", 8), ("reacdiff2d", 8)])
 def test_a_step_averaged_over_all_images_knows_no_directions(name: str, cells: int) -> None:
     given = window(name, 2, cells)
-    moves = turns(given)
+    moves = turns_of(given.task, given.grid)
     assert moves is not None
     chosen = moves.choices[-1]  # mirrored along all axes, and x and y exchanged
     image = dataclasses.replace(given, context=moves.there(given.context, chosen, 2))
     gaps = {}
-    for images in (False, True):
-        sim = moving(name, 1, 2, cells, images)
+    for symmetry in SYMMETRIES:
+        sim = moving(name, 1, 2, cells, symmetry)
         with torch.no_grad():
             there, here = sim.simulate(image, 3), sim.simulate(given, 3)
-        gaps[images] = float((moves.back(there, chosen, 2) - here).abs().max() / here.abs().max())
-    assert gaps[True] < 1e-4 < gaps[False] / 10
+        gaps[symmetry] = float((moves.back(there, chosen, 2) - here).abs().max() / here.abs().max())
+    assert max(gaps["rollout"], gaps["both"]) < 1e-4 < gaps["off"] / 10
+    assert gaps["train"] == gaps["off"]
 
 
 @pytest.mark.parametrize(("name", "cells", "shifts"), [("burgers1d", 16, 3), ("cfd2d", 8, 4), ("cfd3d", 4, 2)])
 def test_images_of_a_state_are_answered_alike_however_its_copies_are_moved(name: str, cells: int, shifts: int) -> None:
     """Also where a mirror makes other moves of the moves: of three of four in 1D, of a diagonal in 2D."""
-    given, sim = window(name, 1, cells), moving(name, shifts, 1, cells, True)
-    moves = turns(given)
+    given, sim = window(name, 1, cells), moving(name, shifts, 1, cells, "rollout")
+    moves = turns_of(given.task, given.grid)
     assert moves is not None
     with torch.no_grad():
         here = sim.simulate(given, 3)
@@ -88,7 +91,7 @@ def test_images_of_a_state_are_answered_alike_however_its_copies_are_moved(name:
 
 
 def test_in_1d_moves_and_images_together_know_neither_places_nor_directions() -> None:
-    given, sim = window("burgers1d", 2, 16), moving("burgers1d", 4, 2, 16, True)
+    given, sim = window("burgers1d", 2, 16), moving("burgers1d", 4, 2, 16, "rollout")
     with torch.no_grad():
         here = sim.simulate(given, 3)
         for cells in (1, 2, 3, 7):
@@ -101,7 +104,7 @@ def test_in_1d_moves_and_images_together_know_neither_places_nor_directions() ->
 def test_cells_that_are_not_square_are_not_exchanged_though_their_tokens_are() -> None:
     task = TASKS["cfd2d"]
     for grid, count in (((32, 32), 8), ((30, 32), 4)):
-        config = SimulatorConfig(images=True, guard=False)
+        config = SimulatorConfig(symmetry="rollout", guard=False)
         sim = build([task], CodecConfig(dim=64), OperatorConfig(width=16, depth=1, heads=2), config, {"cfd2d": grid})
         assert sim.codec.tokens(task) == (8, 8)
         numbers = torch.ones(1, len(numeric_params(task)))
@@ -115,7 +118,7 @@ def test_cells_that_are_not_square_are_not_exchanged_though_their_tokens_are() -
 
 
 def test_copies_that_do_not_fit_together_are_stepped_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim, given = moving("cfd2d", 4, 2, 8, True), window("cfd2d", 2, 8)
+    sim, given = moving("cfd2d", 4, 2, 8, "rollout"), window("cfd2d", 2, 8)
     assert len(copies_of(sim, TASKS["cfd2d"], Condition.of(given))) == 4 * 8
     answers, stepped = [], list[int]()
     sim.operator.register_forward_pre_hook(lambda _, args: stepped.append(len(args[0])))
@@ -140,14 +143,23 @@ def test_states_are_moved_by_parts_of_a_patch_along_axes_that_wrap_and_nowhere_e
 
 
 def test_what_is_given_has_its_places_and_what_has_a_direction_no_images() -> None:
-    sim = moving("advection1d", 1, 1, 16, True)
+    sim = moving("advection1d", 1, 1, 16, "rollout")
     given = window("advection1d", 1, 16)
     assert len(copies_of(sim, TASKS["advection1d"], Condition.of(given))) == 1
-    sim.config = SimulatorConfig(shifts=4, images=True)
+    sim.config = SimulatorConfig(shifts=4, symmetry="both")
     assert len(copies_of(sim, TASKS["advection1d"], Condition.of(given))) == 4
     for place in ({"inputs": (Field.scalar("force"),)}, {"steady": True}):
         placed = dataclasses.replace(TASKS["advection1d"], **place)
         assert len(copies_of(sim, placed, Condition.of(given))) == 1, place
+
+
+def test_each_task_has_its_own_symmetry_and_a_word_that_is_none_is_refused() -> None:
+    given, sim = window("burgers1d", 1, 16), moving("burgers1d", 1, 1, 16)
+    for symmetry, count in (({"burgers1d": "rollout"}, 2), ({"burgers1d": "train"}, 1), ({"cfd1d": "both"}, 1)):
+        sim.config = SimulatorConfig(symmetry=symmetry)  # type: ignore[arg-type]
+        assert len(copies_of(sim, TASKS["burgers1d"], Condition.of(given))) == count, symmetry
+    with pytest.raises(ConfigError, match=r"no simulator\.symmetry 'bth'; did you mean 'both'"):
+        SimulatorConfig(symmetry="bth")  # type: ignore[arg-type]
 
 
 def test_tokens_of_a_mean_say_that_mean_though_their_codec_has_learnt() -> None:

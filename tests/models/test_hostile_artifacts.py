@@ -91,6 +91,9 @@ def test_a_header_that_asks_for_more_than_its_weights_is_refused_before_it_is_bu
 TASK = ("tasks", 0)
 WRONG: dict[str, tuple[Place, Any]] = {
     "a number of copies that is none": (("simulator", "shifts"), 1e308),
+    "images of something else": (("simulator", "symmetry"), "exchange"),
+    "images of no task": (("simulator", "symmetry"), {"lake": "both"}),
+    "images of a task or not": (("simulator", "symmetry"), {"burgers1d": True}),
     "a box without width": ((*TASK, "bounds"), [[0.0, 0.0]]),
     "a box beyond all numbers": ((*TASK, "bounds"), [[-1e308, 1e308]]),
     "a box of three ends": ((*TASK, "bounds"), [[0.0, 1.0, 2.0]]),

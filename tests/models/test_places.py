@@ -163,7 +163,7 @@ def test_values_between_the_cells_of_a_finer_grid_keep_the_bounds_that_frames_ke
 
 def test_the_copies_of_a_step_are_no_mirror_images_of_cells_picked_between_walls() -> None:
     simulated = simulator("reacdiff2d", grids={"reacdiff2d": (8, 8)})
-    simulated.config = SimulatorConfig(images=True)
+    simulated.config = SimulatorConfig(symmetry="rollout")
     task, walls = simulated.codec.task("reacdiff2d"), condition("reacdiff2d", 1)
     assert not any(walls.grid.periodic)
     assert len(copies_of(simulated, task, walls)) == 8, "whole cells have all images"

@@ -12,7 +12,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.elliptic import Darcy2D
 from ups.physics.random import Draw
 from ups.physics.solver import solve
-from ups.physics.symmetries import images, images_undone, turned, turns, turns_of
+from ups.physics.symmetries import Turns, images, images_undone, turned, turns_of
 from ups.tensors import Window
 from ups.types import Field, Grid
 
@@ -57,23 +57,37 @@ def test_what_has_a_direction_is_not_turned_and_unlike_axes_are_not_exchanged() 
     assert turned(wide).targets.shape == wide.targets.shape
 
 
+def turns(given: Window) -> Turns:
+    moves = turns_of(given.task, given.grid)
+    assert moves is not None
+    return moves
+
+
 def test_all_images_are_there_and_can_be_undone() -> None:
     given = window(3)
-    all_images = images(given)
+    all_images = images(given, turns(given))
     assert len(all_images) == 8 * 3
     assert torch.equal(all_images.inputs[:3], given.inputs)
     assert len({tuple(values.flatten().tolist()) for values in all_images.inputs[::3]}) == 8
-    back = images_undone(all_images.targets, given)
+    back = images_undone(all_images.targets, turns(given))
     assert back.shape == (8, *given.targets.shape)
     assert all(torch.equal(image, given.targets) for image in back)
-    both = images(given, "exchange")
+    oblong = boxed(given, 1.0, 2.0)
+    assert len(images(oblong, turns(oblong))) == 4 * 3
+
+
+def test_cells_picked_between_walls_are_exchanged_and_mirrored_across_axes_that_wrap_alone() -> None:
+    given = window(3)
+    picked = replace(given, grid=given.grid._replace(corner=(-1 / 32, -1 / 32)))
+    both = images(picked, turns(picked))
     assert len(both) == 2 * 3
     assert torch.equal(both.inputs[3:], given.inputs.transpose(1, 2))
-    assert all(torch.equal(image, given.targets) for image in images_undone(both.targets, given, "exchange"))
-    oblong = boxed(given, 1.0, 2.0)
-    assert len(images(oblong)) == 4 * 3
-    assert images(oblong, "exchange") is oblong
-    assert turns(given, False) is None
+    assert all(torch.equal(image, given.targets) for image in images_undone(both.targets, turns(picked)))
+    assert turns_of(DARCY, boxed(picked, 1.0, 2.0).grid._replace(corner=(-1 / 32, -1 / 32))) is None
+    gas, corner = TASKS["cfd2d"], (-1 / 32, -1 / 32)
+    for periodic, moves in (((True, True), (0, 1, 2)), ((True, False), (0,)), ((False, False), (2,))):
+        assert turns(replace(given, task=gas, grid=Grid((8, 8), periodic, gas.bounds, corner))).moves == moves
+    assert turns(replace(given, grid=given.grid._replace(corner=(0.0, -1 / 32)))).moves == (0,)
 
 
 def test_foreign_data_of_an_equation_turn_like_it_whatever_their_channels_are_called() -> None:

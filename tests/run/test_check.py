@@ -48,35 +48,21 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_mirror_images_of_thinned_cells_between_walls_are_refused_and_no_others(tmp_path: Path) -> None:
-    def config(task: str, **changed: object) -> RunConfig:
-        return settings(tmp_path, data__b__task=task, data__b__resolution=16, data__b__frames=None, **changed)
+def test_images_to_train_on_are_there_or_the_run_is_refused(tmp_path: Path) -> None:
+    def counted(task: str, **changed: object) -> int:
+        usual = {"data__b__resolution": 16, "data__b__frames": None, "model__simulator__symmetry": "both"}
+        (data,) = check(settings(tmp_path, data__b__task=task, **{**usual, **changed}))
+        return data.counts["train"]
 
-    asked = ({"model__simulator__images": True}, {"operator__symmetries": True})
-    for keys in asked:
-        for thin, advice in (("reduce", ", and `mirrored: true` in its data"), ("store", r"\.$")):
-            words = rf"(images|symmetries) is true, but of darcy2d .*\({thin}\.space\).* write .*: exchange{advice}"
-            with pytest.raises(ConfigError, match=words):
-                check(config("darcy2d", **keys, **{f"data__b__{thin}__space": 2}))
-        check(config("darcy2d", **keys))
-        check(config("darcy2d", **dict.fromkeys(keys, "exchange"), data__b__reduce__space=2))
-        check(config("burgers1d", **keys, data__b__reduce__space=2))  # it wraps: the same cells, moved
-    check(config("diffsorp1d", **asked[0], data__b__reduce__space=2))  # it knows a direction, and has no images
-    with pytest.raises(ConfigError, match=r"steady\.symmetries is true"):
-        check(config("darcy2d", plan=["codec", "operator", "steady"], data__b__reduce__space=2))
-
-
-def test_files_that_hold_picked_cells_between_walls_have_no_mirror_images(tmp_path: Path) -> None:
-    thin = {"task": "darcy2d", "samples": 12, "resolution": 16, "device": "cpu", "store": {"space": 2}}
-    made = GenerateConfig.model_validate({**thin, "scheme": "accurate"})
-    (file,) = generate(made, tmp_path / "made", Screen.silent().following)
-    for data in ({"file": str(file)}, thin):
-        with pytest.raises(ConfigError, match=r"images is true, but .* stored \(store\.space\).*images: exchange\.$"):
-            check(load(run_config(), None, {"data.b": data, "device": "cpu", "model.simulator.images": True}))
-        with pytest.raises(
-            ConfigError, match=r"data\.b: darcy2d: the data hold only every n-th .*leave `mirrored` out"
-        ):
-            check(load(run_config(), None, {"data.b": {**data, "mirrored": True}, "device": "cpu"}))
+    assert counted("darcy2d", data__b__reduce__space=2) == 4 * 10, "of all cells, for those left have no mirror images"
+    assert counted("darcy2d") == counted("darcy2d", data__b__store__space=2) == 10, "x and y are exchanged at least"
+    assert counted("burgers1d", data__b__reduce__space=2) == 10, "it wraps: the same cells, moved"
+    assert counted("diffsorp1d", data__b__reduce__space=2, model__simulator__symmetry="rollout") == 10
+    with pytest.raises(ConfigError, match="asks for images to train on, and of diffsorp1d there are none"):
+        counted("diffsorp1d")
+    walls = {"data__b__params__boundary": "trans", "data__b__store__space": 2, "data__b__resolution": 64}
+    with pytest.raises(ConfigError, match=r"and of cfd1d there are none: .*between walls \(store\.space\); write off"):
+        counted("cfd1d", **walls)
 
 
 def test_a_task_has_a_batch_of_its_own_which_all_ranks_must_share(tmp_path: Path) -> None:
@@ -125,8 +111,12 @@ def test_a_task_has_a_batch_of_its_own_which_all_ranks_must_share(tmp_path: Path
             "too few for 300 frames of context and 1 after them",
         ),
         (
-            {"operator__symmetries": True, "data__b__task": "advection1d"},
-            r"symmetries is for equations that know no direction, and of advection1d no such is known",
+            {"model__simulator__symmetry": "train", "data__b__task": "advection1d"},
+            r"symmetry asks for images to train on, and of advection1d there are none",
+        ),
+        (
+            {"model__simulator__symmetry": "{kdv1d: both}"},
+            r"model\.simulator\.symmetry names 'kdv1d', but the tasks are burgers1d",
         ),
         ({"operator__batches__kdv1d": 4}, "operator.batches names kdv1d, which no data set holds; they hold burgers1d"),
     ],

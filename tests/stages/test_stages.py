@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from grids import boxed, grid_of
 from ups.config import load
-from ups.models import CodecConfig, OperatorConfig, Simulator, build
+from ups.models import CodecConfig, OperatorConfig, Simulator, SimulatorConfig, build
 from ups.physics import TASKS
 from ups.run.config import run_config
 from ups.stages import STAGES, CodecStage, OperatorStage
@@ -218,19 +218,19 @@ def test_the_operator_sees_tokens_where_its_loss_is_content_with_them_and_frames
 ) -> None:
     task = TASKS["darcy2d"]
     sim, sample = simulator(task), window(task, targets=1)
-    configs = [only("latent"), only("increment"), OperatorStageConfig(symmetries=True)]
-    assert [OperatorStage(sim, config).sees for config in configs] == ["tokens", "both", "frames"]
+    assert [OperatorStage(sim, only(term)).sees for term in ("latent", "increment")] == ["tokens", "both"]
     other = dataclasses.replace(sample, targets=2 * sample.targets)
-    monkeypatch.setattr("ups.stages.operator.turned", lambda given, how: other if how else given)
-    turned, plain = OperatorStage(sim, configs[2]), OperatorStage(sim)
-    assert turned.loss(sample) == plain.loss(other) != plain.loss(sample)
-
-
-def test_what_one_of_several_tasks_has_may_be_asked_for_and_what_none_has_may_not() -> None:
-    still, waves, turning = TASKS["darcy2d"], TASKS["advection1d"], OperatorStageConfig(symmetries=True)
-    OperatorStage.check_tasks(turning, [waves, still])
-    with pytest.raises(ConfigError, match="for equations that know no direction, and of advection1d no such is known"):
-        OperatorStage.check_tasks(turning, [waves])
+    monkeypatch.setattr("ups.stages.stage.turned", lambda _: other)
+    stage = OperatorStage(sim)
+    plain, twice = stage.loss(sample), stage.loss(other)
+    for symmetry, loss in (("train", twice), ("both", twice), ({"darcy2d": "train"}, twice), ("rollout", plain)):
+        sim.config = SimulatorConfig(symmetry=symmetry)  # type: ignore[arg-type]
+        assert stage.loss(sample) == loss
+        assert stage.sees == ("frames" if loss == twice else "both")
+    assert plain != twice
+    wave = simulator(TASKS["advection1d"])
+    wave.config = SimulatorConfig(symmetry="both")
+    assert OperatorStage(wave).sees == "both", "there are no images of what knows a direction"
 
 
 def test_a_power_lets_hard_samples_outweigh_easy_ones_less() -> None:

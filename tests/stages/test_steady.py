@@ -16,7 +16,7 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
 from ups.models import CodecConfig, OperatorConfig, Simulator, assemble
-from ups.models.config import ResidualConfig, SteadyConfig
+from ups.models.config import ResidualConfig, SimulatorConfig, SteadyConfig
 from ups.models.residual import ResidualFlow
 from ups.models.simulator import CORE
 from ups.models.steady import SteadyFlow
@@ -96,7 +96,7 @@ class Noisy:
 @pytest.fixture(scope="module")
 def trained() -> Simulator:
     made = simulator()
-    stage = SteadyStage(made, SteadyStage.Config.model_validate({"symmetries": False, "mean": 0.25}))
+    stage = SteadyStage(made, SteadyStage.Config.model_validate({"mean": 0.25}))
     stage.fit(Noisy().batch(0))
     Trainer(TrainConfig(steps=300, lr=5e-3, ema=0.9, validate_every=1.0), stage, Noisy(), Dist()).fit()
     return made.eval()
@@ -119,7 +119,7 @@ def test_the_mean_and_the_spread_are_learnt(trained: Simulator) -> None:
 def test_the_loss_is_the_error_of_the_mean_over_its_usual_one_or_for_some_that_of_a_velocity() -> None:
     made, given = simulator(), Window.join([Noisy().batch(step) for step in range(8)])
     given = replace(given, tokens=given.tokens + torch.tensor([0.4, 0.0]).reshape(1, 2, 1, 1, 1))
-    stage = SteadyStage(made, SteadyStage.Config.model_validate({"symmetries": False}))
+    stage = SteadyStage(made)
     stage.fit(given)
     scale, truth = stage.flow.scale_of("darcy2d"), given.tokens[:, 1]
     seen: list[torch.Tensor] = []
@@ -139,24 +139,26 @@ def test_the_loss_is_the_error_of_the_mean_over_its_usual_one_or_for_some_that_o
 
 
 def test_an_operator_that_misses_nothing_leaves_a_finite_loss_to_learn_from() -> None:
-    stage = SteadyStage(simulator(), SteadyStage.Config.model_validate({"symmetries": False}))
+    stage = SteadyStage(simulator())
     exact = replace(window(32), tokens=torch.ones(32, 2, 2, 2, 8))
     stage.fit(exact)
     assert stage.errors["darcy2d"] == 1e-9
     assert bool(stage.loss(exact)["steady"].isfinite())
 
 
-def test_samples_are_turned_unless_that_is_left_out_and_judged_by_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, turns, other = window(2), list[object](), replace(window(2), targets=torch.zeros(2, 1, 8, 8, 1))
-    monkeypatch.setattr("ups.stages.steady.turned", lambda _, how: turns.append(how) or other)
-    for how, sees in ((True, "frames"), ("exchange", "frames"), (False, "tokens")):
-        stage = SteadyStage(simulator(), SteadyStage.Config.model_validate({"symmetries": how}))
+def test_samples_are_turned_where_that_is_asked_for_and_judged_by_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, other, made = window(2), replace(window(2), targets=torch.zeros(2, 1, 8, 8, 1)), simulator()
+    monkeypatch.setattr("ups.stages.stage.turned", lambda _: other)
+    for symmetry, sees in (("both", "frames"), ({"darcy2d": "train"}, "frames"), ("rollout", "tokens")):
+        made.config = SimulatorConfig(symmetry=symmetry)  # type: ignore[arg-type]
+        stage = SteadyStage(made)
         assert stage.sees == sees
         torch.manual_seed(0)
         loss = stage.loss(plain)["steady"]
         torch.manual_seed(0)
-        assert torch.equal(loss, stage.loss(other)["steady"]), "of what was turned"
-    assert turns == [True, True, "exchange", "exchange", False, False]
+        seen = other if sees == "frames" else plain
+        made.config = SimulatorConfig()
+        assert torch.equal(loss, stage.loss(seen)["steady"]), "of what was turned"
     assert set(stage.evaluate(plain)) == {"darcy2d nRMSE"}
 
 
@@ -202,8 +204,9 @@ model:
   codec: {dim: 16}
   operator: {width: 16, depth: 1, heads: 2, modes: 4}
   steady: {width: 16, depth: 1, heads: 2, modes: 4}
+  simulator: {symmetry: train}
 codec: {batch: 4, train: {steps: 2}}
-operator: {batch: 4, symmetries: true, train: {steps: 2}}
+operator: {batch: 4, train: {steps: 2}}
 steady: {batch: 4, train: {steps: 3}}
 evaluation: {ensemble: 2, tolerance: 1.0e-4}
 device: cpu
@@ -223,7 +226,7 @@ def test_a_run_learns_it_on_steady_tasks_alone_and_the_report_counts_the_iterati
     assert ("darcy2d", "ensemble crps") in rows
     assert not any(task == "advection1d" and metric.startswith(("iterations", "ensemble")) for task, metric in rows)
     assert "Refinement" in (folder.folder / "report.html").read_text()
-    changes = {"out": str(tmp_path), "data": {"a": config.data["a"].model_dump()}, "operator.symmetries": False}
+    changes = {"out": str(tmp_path), "data": {"a": config.data["a"].model_dump()}, "model.simulator.symmetry": "off"}
     only = load(run_config(), tmp_path / "c.yaml", changes)
     with pytest.raises(ConfigError, match="stage steady learns none of advection1d"):
         check(only)

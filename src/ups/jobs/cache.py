@@ -44,7 +44,8 @@ def _of(
     simulator = Simulator.load(folder.artifact("simulator"), dist.device, part_kinds())
     place = folder.cache("data")
     fetch_data(config.data, screen.following)
-    sets = as_known(open_sets(config.data, place, screen.following, stack), simulator.codec.tasks)
+    sets = open_sets(config.data, place, screen.following, stack, simulator=config.model.simulator)
+    sets = as_known(sets, simulator.codec.tasks)
     return Caches(config, place_of(config, folder), simulator.codec, dist, screen, Pulse(None, 0)), sets
 
 

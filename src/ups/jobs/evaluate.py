@@ -177,7 +177,8 @@ class Session:
             self.identity.require_unchanged("files")
         chosen = {k: d for k, d in self.config.data.items() if task is None or Definition.of(d.task).name in ("", task)}
         fetch_data(chosen, self.judge.screen.following)
-        sets = open_sets(chosen, self.folder.cache("data"), self.judge.screen.following, self.stack)
+        place, following = self.folder.cache("data"), self.judge.screen.following
+        sets = open_sets(chosen, place, following, self.stack, simulator=self.config.model.simulator)
         with suppress(OSError):
             self.identity.settle(files_of(self.config, sets), whole=chosen == self.config.data)
         sets = as_known(sets, self.judge.simulator.codec.tasks)

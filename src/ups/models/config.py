@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator
 
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, Symmetry, TaskSpec, check_known
 
 # The part of a simulator without which nothing is predicted.
 FORECASTER = "operator"
@@ -227,6 +228,13 @@ def _names(guard: Any) -> Any:
     raise ConfigError(f"guard is true, false or names of laws, for example [mass, positive], not {guard!r}.")
 
 
+def _worded(symmetry: Any) -> Any:
+    """Without quotes YAML takes the word off for false."""
+    if isinstance(symmetry, dict):
+        return {task: _worded(word) for task, word in symmetry.items()}
+    return "off" if symmetry is False else symmetry
+
+
 @dataclass(frozen=True)
 class SimulatorConfig:
     """How a simulator runs."""
@@ -239,12 +247,25 @@ class SimulatorConfig:
     """Average each step over this many copies of the state, shifted by fractions of a patch along periodic axes. Lowers
     errors and patch artefacts; a step costs that many times as much. No effect on steady tasks and tasks with
     inputs."""
-    images: bool | Literal["exchange"] = False
-    """Average each step over the mirror images of the state and, in a square, its turns, where the equation has no
-    preferred direction. Lowers errors; in a square a step costs eight times as much. exchange: exchange only x and y.
-    No effect on time-dependent tasks with inputs and on draws of steady tasks. docs/howto-simulate.md compares it with
-    the other keys for mirror images."""
+    symmetry: Annotated[Symmetry | dict[str, Symmetry], BeforeValidator(_worded)] = "off"
+    """Where mirror images of states, and in a square those with x and y exchanged, are used beside the states
+    themselves, of equations without a preferred direction. train: stages operator and steady learn from them too.
+    rollout: each step is the mean over all of them, which lowers errors; in a square it costs eight times as much. Or
+    both, or off; or by task, `{darcy2d: both}`, and off for others. See docs/howto-simulate.md."""
+
+    def images_in(self, where: Literal["train", "rollout"], task: str) -> bool:
+        """Whether images of the states of a task are used there."""
+        word = self.symmetry if isinstance(self.symmetry, str) else self.symmetry.get(task, "off")
+        return word in (where, "both")
+
+    def check_tasks(self, known: Collection[str]) -> None:
+        """A ConfigError where it names a task that is not known."""
+        for task in () if isinstance(self.symmetry, str) else self.symmetry:
+            if task not in known:
+                raise ConfigError(f"model.simulator.symmetry names '{task}', but the tasks are {', '.join(known)}.")
 
     def __post_init__(self) -> None:
+        words = [self.symmetry] if isinstance(self.symmetry, str) else self.symmetry.values()
+        check_known("simulator.symmetry", words, get_args(Symmetry))
         if self.shifts < 1:
             raise ConfigError(f"simulator.shifts is {self.shifts}, but must be at least 1; 1 is the state as it is.")

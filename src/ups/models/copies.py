@@ -63,10 +63,16 @@ def copies_of(simulator: SimulatorLike, task: TaskSpec, condition: Condition) ->
     config, patch = simulator.config, simulator.codec.config.patch[task.ndim - 1]
     if task.steady or task.inputs:
         return [Copy((0,) * task.ndim)]
-    bounds, corner = condition.grid.bounds or task.bounds, simulator.codec.corners.get(task.name, ())
-    grid = Grid(simulator.codec.grids[task.name], condition.grid.periodic, bounds, corner)
-    turns, moves = turns_of(task, grid, config.images), moves_of(patch, grid.periodic, config.shifts)
+    bounds = condition.grid.bounds or task.bounds
+    grid = Grid(simulator.codec.grids[task.name], condition.grid.periodic, bounds)
+    turns, moves = images_of(simulator, task, grid), moves_of(patch, grid.periodic, config.shifts)
     return [Copy(move, turns, chosen) for chosen in (turns.choices if turns else [()]) for move in moves]
+
+
+def images_of(simulator: SimulatorLike, task: TaskSpec, grid: Grid) -> Turns | None:
+    """The images of a state on a grid over which rollouts of a task are averaged; None where there are none."""
+    own = grid._replace(corner=simulator.codec.beginning(task, grid))
+    return turns_of(task, own) if simulator.config.images_in("rollout", task.name) else None
 
 
 def moves_of(patch: int, periodic: tuple[bool, ...], count: int) -> list[Move]:

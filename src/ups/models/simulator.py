@@ -14,6 +14,7 @@ from ups.models import artifact
 from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
+from ups.models.copies import images_of
 from ups.models.described import described
 from ups.models.ensembles import Draws, check_ensemble
 from ups.models.header import plan_of
@@ -29,7 +30,7 @@ from ups.models.solving import Solution, check_alone, check_tolerance, in_double
 from ups.models.stepping import Stepping
 from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
-from ups.physics.symmetries import images, images_undone, turns
+from ups.physics.symmetries import images, images_undone
 from ups.progress import one_of
 from ups.tensors import Condition, TaskStatistics, Window, numeric_params
 from ups.types import ConfigError, DataError, TaskSpec
@@ -61,6 +62,7 @@ class Simulator(nn.Module):
             self.add_module(name, part)
         self.config = config or SimulatorConfig()
         check_guard(self.tasks, self.config.guard)
+        self.config.check_tasks(self.codec.tasks)
         self._idle: frozenset[str] = frozenset()
         # Ranges of parameters that training saw; those by which they are scaled stay what they were at first.
         self.spans: dict[str, dict[str, Any]] = {}
@@ -300,9 +302,9 @@ class Simulator(nn.Module):
                 with one_of(len(pieces), i):
                     apart.append(self.simulate(piece, steps))
             return self._seen(put_together(torch.cat(apart), strides), window, points)
-        which = self.config.images
-        if window.task.steady and draw is None and turns(window, which) is not None:
-            frames = images_undone(self.replays.frames(self, images(window, which), steps), window, which).mean(0)
+        moves = images_of(self, window.task, window.grid) if window.task.steady and draw is None else None
+        if moves is not None:
+            frames = images_undone(self.replays.frames(self, images(window, moves), steps), moves).mean(0)
             return self._seen(frames, window, points)
         return self.replays.frames(self, window, steps, points, draw)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass
-from typing import Literal
 
 from ups.later import Tensor, torch
 from ups.physics import EQUATIONS
 from ups.tensors import Window
 from ups.types import Grid, TaskSpec
 
-# All of them, none, or the exchange of x and y alone: for grids with walls that are no mirror image of themselves.
-Which = bool | Literal["exchange"]
 Chosen = tuple[bool, ...]  # of each move, whether it is made
 
 
@@ -58,16 +55,15 @@ class Turns:
         return torch.stack(channels, -1)
 
 
-def turns_of(task: TaskSpec, grid: Grid, which: Which = True) -> Turns | None:
-    """The moves of a task on a grid; None where there are none, or none is asked for. Between walls picked cells have
-    no mirror images: those are others."""
-    if which is True and any(at and not wraps for at, wraps in zip(grid.corner, grid.periodic, strict=False)):
-        which = "exchange"
-    vectors = _vectors_of(task) if which else None
+def turns_of(task: TaskSpec, grid: Grid) -> Turns | None:
+    """The moves that take the cells of a grid to each other, of a task whose equation knows no direction; None where
+    there are none. Across walls between which cells were picked no mirror is among them: it leads to other cells."""
+    vectors = _vectors_of(task)
     if vectors is None:
         return None
-    alike = task.ndim == 2 and len(set(grid.shape)) == len(set(grid.lengths)) == len(set(grid.periodic)) == 1
-    moves = (*(range(task.ndim) if which is True else ()), *((2,) if alike else ()))
+    sides = (set(grid.shape), set(grid.lengths), set(grid.periodic), set(grid.corner or (0.0,)))
+    alike = task.ndim == 2 and all(len(side) == 1 for side in sides)
+    moves = (*(axis for axis in range(task.ndim) if axis not in grid.one_sided), *((2,) if alike else ()))
     return Turns(task.ndim, moves, vectors) if moves else None
 
 
@@ -92,34 +88,23 @@ def _vectors_of(task: TaskSpec) -> tuple[tuple[int, ...], ...] | None:
     return tuple(tuple(map(kind.task.channels.index, channels)) for channels in named)
 
 
-def turns(window: Window, which: Which = True) -> Turns | None:
-    """The moves of the samples of a window."""
-    return turns_of(window.task, window.grid, which)
-
-
-def turned(window: Window, which: Which = True) -> Window:
+def turned(window: Window) -> Window:
     """A window with each sample mirrored along each axis, and x and y exchanged, or not, by chance; one whose equation
     knows a direction as it is."""
-    moves = turns(window, which)
+    moves = turns_of(window.task, window.grid)
     if moves is None:
         return window
     return _moved(window, moves, torch.rand(len(moves.moves), len(window), device=window.targets.device) < 0.5)
 
 
-def images(window: Window, which: Which = True) -> Window:
+def images(window: Window, moves: Turns) -> Window:
     """All images of a window, one after the other: `n · len(window)` samples, the first of them as they are."""
-    moves = turns(window, which)
-    if moves is None:
-        return window
     choices = torch.tensor(moves.choices, device=window.context.device)
     return _moved(Window.join([window] * len(choices)), moves, choices.T.repeat_interleave(len(window), 1))
 
 
-def images_undone(frames: Tensor, window: Window, which: Which = True) -> Tensor:
+def images_undone(frames: Tensor, moves: Turns) -> Tensor:
     """What was made of the images of a window, `(n · B, T, *S, C)`, moved back: `(n, B, T, *S, C)`."""
-    moves = turns(window, which)
-    if moves is None:
-        return frames.unsqueeze(0)
     choices = moves.choices
     pairs = zip(choices, frames.chunk(len(choices)), strict=True)
     return torch.stack([moves.back(answer, chosen, 2) for chosen, answer in pairs])

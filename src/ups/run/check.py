@@ -10,7 +10,7 @@ from ups.engine.optim import HIDDEN, matrices
 from ups.models.config import FORECASTER
 from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
-from ups.physics.symmetries import mirrors_of
+from ups.physics.symmetries import turns_of
 from ups.run.config import RunConfig
 from ups.run.data.datasets import DataSet
 from ups.run.data.outlines import Outline, outlines
@@ -39,7 +39,7 @@ def new_simulator(
     configs = {name: config.model.part(name) for name in parts_of(config, parent)}
     tasks = [data.task for data in sets]
     simulator = assemble(tasks, configs, config.model.simulator, grids, config.seed, empty, kinds)
-    simulator.learn_corners({data.task.name: data.corner for data in sets if isinstance(data, DataSet)})
+    simulator.learn_corners({data.task.name: data.corner for data in sets})
     return simulator
 
 
@@ -54,7 +54,7 @@ def check(config: RunConfig, begun: bool = False, asking: bool = True) -> list[O
         raise ConfigError("the config names no data; add a data set under `data:`.")
     if config.cache.use and config.cache.folder:
         _makeable(Path(config.cache.folder))
-    sets = outlines(config.data)
+    sets = outlines(config)
     known = {data.task.name: data.task for data in sets}
     for data in (data for data in sets if data.question and asking and not begun):
         raise ConfigError(f"{data.task.name}: {data.question}.")
@@ -71,11 +71,10 @@ def check(config: RunConfig, begun: bool = False, asking: bool = True) -> list[O
                 f"stage {name} learns none of {', '.join(known)}; leave it out of plan, or add data that it learns "
                 "(docs/howto-steady.md)."
             )
-        stage.check_tasks(config.stage(name), [data.task for data in sets])
         for task in (task for task in config.stage(name).batches if task not in known):
             raise ConfigError(f"{name}.batches names {task}, which no data set holds; they hold {', '.join(known)}.")
     _long_enough(config, sets)
-    _mirrored_right(config, sets)
+    _images_there(config, sets)
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)
     if parent is not None and FORECASTER not in {stage.makes for stage in config.stages.values()}:
@@ -155,24 +154,16 @@ def _makeable(folder: Path) -> None:
         raise ConfigError(f"cache.folder is {folder}, but nothing can be written in {there}; name another folder.")
 
 
-def _mirrored_right(config: RunConfig, sets: Sequence[Outline]) -> None:
-    """ConfigError where mirror images would lie on other cells than those in use. Every n-th cell from the first on, of
-    a number that n divides, leaves out the last one, so between walls the image lies on other cells. Where an axis
-    wraps, it lies on the same ones, moved."""
-    images_of = {f"{name}.symmetries": getattr(config.stage(name), "symmetries", False) for name in config.plan}
-    images_of["model.simulator.images"] = config.model.simulator.images
-    for data in (data for data in sets if data.one_sided and mirrors_of(data.task) is not None):
-        for key in (key for key, images in images_of.items() if images is True):
-            stage = config.stages.get(key.partition(".")[0])
-            if not stage.learns(data.task) if stage is not None else data.task.inputs and not data.task.steady:
-                continue
-            instead = "exchange" if data.task.ndim == 2 else "false"
-            does = "stored (store.space)" if data.stored_so else "used (reduce.space)"
-            images = "" if data.stored_so else ", and `mirrored: true` in its data to train on images of all cells"
-            raise ConfigError(
-                f"{key} is true, but of {data.task.name} only every n-th cell between walls is {does}, and the mirror "
-                f"image of those is other cells; write {key}: {instead}{images}."
-            )
+def _images_there(config: RunConfig, sets: Sequence[Outline]) -> None:
+    """Where images are to be trained on, there are some."""
+    imaged = [data for data in sets if config.model.simulator.images_in("train", data.task.name)]
+    if imaged and not any(data.mirrored or turns_of(data.task, data.cells) for data in imaged):
+        names = ", ".join(data.task.name for data in imaged)
+        raise ConfigError(
+            f"model.simulator.symmetry asks for images to train on, and of {names} there are none: an equation is not "
+            "said (`task: {equation: …}`) or knows a direction or not all parameters and inputs of the data, or files "
+            "hold only every n-th cell between walls (store.space); write off or rollout."
+        )
 
 
 def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:

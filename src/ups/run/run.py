@@ -162,7 +162,8 @@ class Run:
     def sets(self) -> list[DataSet]:
         """The data sets, made where no file holds them yet, and opened once."""
         place, screen = self.folder.cache("data"), self.screen
-        sets = open_sets(self.config.data, place, screen.following, self._opened, screen.say, self.config.data_from)
+        ways = (self.config.data_from, self.config.model.simulator)
+        sets = open_sets(self.config.data, place, screen.following, self._opened, screen.say, *ways)
         return sets if self.parent is None else aligned(sets, self.parent.codec.tasks, screen.say)
 
     @cached_property

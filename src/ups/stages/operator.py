@@ -13,11 +13,18 @@ from pydantic import Field
 from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
-from ups.physics.symmetries import mirrors_of, turned
-from ups.stages.stage import Stage, StageConfig, UnrolledConfig, context_and_targets, encoded
+from ups.stages.stage import (
+    Stage,
+    StageConfig,
+    UnrolledConfig,
+    context_and_targets,
+    encoded,
+    learns_images,
+    with_images,
+)
 from ups.stages.terms import raised, share
 from ups.tensors import Condition, LatentState, Losses, Window
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError
 
 if TYPE_CHECKING:
     from ups.models import LatentOperator, Simulator
@@ -63,9 +70,6 @@ class OperatorStageConfig(UnrolledConfig):
     """Budget and optimizer."""
     loss: OperatorLoss = Field(default_factory=OperatorLoss)
     """Weights of the losses."""
-    symmetries: bool | Literal["exchange"] = False
-    """Train on mirrored and turned samples too, where the equation has no preferred direction (exchange: only x and y).
-    Frames are then encoded anew in each step, even with a cache. See docs/howto-simulate.md."""
 
 
 class OperatorStage(Stage):
@@ -86,7 +90,6 @@ class OperatorStage(Stage):
     def __init__(self, simulator: Simulator, config: OperatorStageConfig | None = None) -> None:
         super().__init__(simulator, config)
         self.codec, self.operator, self.weights = simulator.codec, self.module, self.config.loss
-        self.check_tasks(self.config, simulator.tasks)
         usual = 0.5 if self.operator.config.by_sample else 1.0
         self.power = usual if self.weights.power == "auto" else self.weights.power
         # Per task: the share of fields and of tokens that changes in one step, which "no change" gets wrong.
@@ -98,18 +101,9 @@ class OperatorStage(Stage):
 
         return LatentOperator
 
-    @classmethod
-    def check_tasks(cls, config: OperatorStageConfig, tasks: Sequence[TaskSpec]) -> None:
-        if config.symmetries and all(mirrors_of(task) is None for task in tasks):
-            names = ", ".join(task.name for task in tasks)
-            raise ConfigError(
-                f"operator.symmetries is for equations that know no direction, and of {names} no such is known (`task: "
-                "{equation: …}`); leave it out."
-            )
-
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:
-        if self.config.symmetries:
+        if learns_images(self):
             return "frames"
         return "both" if self.weights.increment else "tokens"
 
@@ -166,7 +160,7 @@ class OperatorStage(Stage):
     def loss(self, window: Window) -> Losses:
         """Terms averaged over the steps of the unroll."""
         w, task = self.weights, window.task
-        window = turned(window, self.config.symmetries)
+        window = with_images(self.simulator, window)
         condition, uneven = Condition.of(window), window.dt.ndim > 1
         with torch.no_grad():
             z, wanted = self._tokens(window)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -14,6 +14,7 @@ from ups.config_shared import over_default
 from ups.engine.train import TrainConfig
 from ups.eval.nrmse import over_tasks, validation_nrmse
 from ups.later import Tensor, torch
+from ups.physics.symmetries import mirrors_of, turned
 from ups.tensors import Condition, Losses, Window
 from ups.types import ConfigError, TaskSpec, counted
 
@@ -102,10 +103,6 @@ class Stage(ABC):
         """Whether it is trained on a task; on all by default."""
         return True
 
-    @classmethod  # noqa: B027  (most ask for what every task has)
-    def check_tasks(cls, config: Any, tasks: Sequence[TaskSpec]) -> None:
-        """A ConfigError where its config asks for what none of the tasks has."""
-
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:
         """What of a window the loss looks at: frames, or what the frozen codec made of them, or both."""
@@ -146,6 +143,17 @@ class Stage(ABC):
     def score(self, means: Mapping[str, float]) -> float:
         """One number for all tasks."""
         return over_tasks(means.values())
+
+
+def learns_images(stage: Stage) -> bool:
+    """Whether a stage for which images are made learns some task from them: of frames, for no cache holds them."""
+    tasks = (task for task in stage.simulator.tasks if stage.simulator.config.images_in("train", task.name))
+    return any(stage.learns(task) and mirrors_of(task) is not None for task in tasks)
+
+
+def with_images(simulator: Simulator, window: Window) -> Window:
+    """A window with each sample turned by chance, if its task is learnt from images too."""
+    return turned(window) if simulator.config.images_in("train", window.task.name) else window
 
 
 def encoded(codec: Codec, frames: Tensor, window: Window) -> Tensor:

@@ -10,9 +10,8 @@ from pydantic import Field
 from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import SteadyConfig
-from ups.physics.symmetries import turned
 from ups.stages.residual import ResidualStage
-from ups.stages.stage import Stage, StageConfig
+from ups.stages.stage import Stage, StageConfig, learns_images, with_images
 from ups.stages.terms import raised, share, square
 from ups.tensors import Losses, Window
 from ups.types import TaskSpec
@@ -29,9 +28,6 @@ class SteadyStageConfig(StageConfig):
     """Budget and optimizer."""
     mean: float = Field(default=0.75, gt=0, lt=1)
     """Share of the samples from which it learns the mean; from the others it learns to draw."""
-    symmetries: bool | Literal["exchange"] = True
-    """Train on mirrored and turned samples too, where the equation has no preferred direction (darcy2d, poisson2d).
-    Frames are then encoded anew in each step, even with a cache. See docs/howto-simulate.md."""
 
 
 class SteadyStage(ResidualStage):
@@ -66,7 +62,7 @@ class SteadyStage(ResidualStage):
 
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:
-        return "frames" if self.config.symmetries else "tokens"
+        return "frames" if learns_images(self) else "tokens"
 
     def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
         """The scales of stage `residual`, and the usual error of the operator."""
@@ -78,7 +74,7 @@ class SteadyStage(ResidualStage):
 
     def loss(self, window: Window) -> Losses:
         """By chance per sample: the error of the mean over its usual one, or the square error of the velocity."""
-        window = turned(window, self.config.symmetries)
+        window = with_images(self.simulator, window)
         ((z, last, missed, condition),) = self._steps(window)
         scale, usual = self.flow.scale_of(window.task.name), self.errors.get(window.task.name, 1.0)
         wanted, noise = missed / scale, torch.randn_like(z)

@@ -61,20 +61,24 @@ class ExercisedModel:
         return 1e-6 if self.device == "cpu" else 1e-5
 
 
-def shapes(data: DataConfig) -> Outline:
+def shapes(config: RunConfig, data: DataConfig) -> Outline:
     """The shapes of a data set: from its file's header if it is there, from its equation otherwise."""
-    if data.file:
-        try:
-            return outlines({"data": data})[0]
-        except (DataError, OSError):
-            return outlines({"data": data.model_copy(update={"file": None})})[0]
-    return outlines({"data": data})[0]
+
+    def outline(**changes: None) -> Outline:
+        return outlines(config.model_copy(update={"data": {"data": data.model_copy(update=changes)}}))[0]
+
+    try:
+        return outline()
+    except (DataError, OSError):
+        if data.file is None:
+            raise
+        return outline(file=None)
 
 
 def build(subject: ExercisedModel, device: torch.device) -> tuple[Any, list[Window]]:
     """The stage, and a tiny window of each task, the same everywhere."""
     config = subject.config
-    sets = [shapes(data) for data in config.data.values()]
+    sets = [shapes(config, data) for data in config.data.values()]
     stage = config.stages[subject.stage](new_simulator(config, sets).to(device), config.stage(subject.stage))
     torch.manual_seed(config.seed)
     ahead = config.stage(subject.stage).ahead

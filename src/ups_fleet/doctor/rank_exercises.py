@@ -208,7 +208,7 @@ def train(
     `fault` strikes one rank; with a `folder` there are checkpoints; at step `stop` it is asked to stop.
     """
     config = run_config().model_validate(TINY)
-    data, last = outlines(config.data)[0], config.plan[-1]
+    data, last = outlines(config)[0], config.plan[-1]
     flag, tracker = StopFlag(), LossRows()
     with _start(device, world, strategy) as ranks:
         stage = config.stages[last](new_simulator(config, [data]).to(ranks.device), config.stage(last))

@@ -68,7 +68,8 @@ class StageData(LightningDataModule):
         if self.sets:
             return
         config = self.config
-        self.sets = open_sets(config.data, self.folder, Screen.silent().following, self._opened)
+        silent, simulator = Screen.silent().following, config.model.simulator
+        self.sets = open_sets(config.data, self.folder, silent, self._opened, simulator=simulator)
         if config.start_from is not None:
             self.parent = load_simulator(config.start_from)
             self.sets = aligned(self.sets, self.parent.codec.tasks)

@@ -238,7 +238,7 @@ def _timed(
     steps = (2 * INTERVALS + 4) * len(config.data)
     if measure or (known.fits and steps * sum(reckoned.values()) < PATIENCE):
         activity(f"{config.name}: timing real steps of {' and '.join(config.plan)}")
-        taken = trial(config, outlines(config.data), here, PATIENCE)
+        taken = trial(config, outlines(config), here, PATIENCE)
     for s in bill.stages:
         step = taken[s.name].seconds if taken else reckoned[s.name]
         slower = step / reckoned[s.name]

@@ -30,7 +30,7 @@ def quick_estimate(config: RunConfig, folder: Path, opened: Sequence[DataSet] = 
     Weights, gradients, moments, averages, batches and resident data are certain. Where `MUCH` times as much is not
     free, activations and evaluations are counted too, on tensors without memory.
     """
-    device, sets = device_of(config.device), outlines(config.data, opened)
+    device, sets = device_of(config.device), outlines(config, opened)
     memory, disk = certain_memory(config, sets, device.type), certain_disk(config, sets)
     free, room = free_memory(device), shutil.disk_usage(folder).free
     if disk > room and not RunDir(folder).checkpoints().exists():

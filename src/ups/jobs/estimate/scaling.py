@@ -154,7 +154,7 @@ def scaling(
     else from FLOPs and bytes. The run is `config`, and `bill` its costs."""
     settings = config.stage(stage)
     with torch.device("meta"):
-        module = config.stages[stage](new_simulator(config, outlines(config.data)), settings).module
+        module = config.stages[stage](new_simulator(config, outlines(config)), settings).module
     units = len(units_of(module))
     numbers, gathered = bytes_of_weights(module, config.dist, settings.train.precision)
 

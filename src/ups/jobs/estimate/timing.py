@@ -119,7 +119,7 @@ def timed_stage(
     """Some real steps of one stage as a rank of the run would take them, with its share of each batch or with that of
     one of so many `ranks`; nothing is sent."""
     kind, settings = config.stages[name], config.stage(name)
-    sets = outlines(config.data) if sets is None else sets
+    sets = outlines(config) if sets is None else sets
     windows = shares_of(config, name, [data for data in sets if kind.learns(data.task)], ranks)
     stage, train = kind(new_simulator(config, sets).to(device), settings), settings.train
     if not captures(train, device.type, config.dist):

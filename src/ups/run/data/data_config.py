@@ -13,7 +13,7 @@ from ups.data.reduction import Reduction
 from ups.data.splits import FRACTIONS
 from ups.definition import Definition, definition_from, is_file_name
 from ups.run.data.params import Value, files_of, parsed, single
-from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
+from ups.types import UpsError, check_known, counted
 from ups.wings import elsewhere
 
 # Keys that say how data are made, and nothing of those that are there, nor of what is made to judge beside them.
@@ -62,7 +62,7 @@ class GenerateConfig(Config):
     sample has a value of its own."""
     store: Reduction = Field(default_factory=Reduction)
     """Write only every n-th frame and cell of the solution, so that the file is smaller. The equation is solved on all
-    of them. docs/howto-simulate.md compares `store`, `reduce` and the keys for mirror images."""
+    of them. docs/howto-simulate.md compares `store` with `reduce`."""
 
     @property
     def equation(self) -> str | None:
@@ -121,20 +121,6 @@ class GenerateConfig(Config):
         except UpsError as error:
             raise ValueError(str(error)) from None
         return self
-
-
-def odd_channels(task: TaskSpec) -> tuple[tuple[int, ...], ...]:
-    """Of a mirror across each axis, the channels whose sign it changes; ConfigError where an image is no sample."""
-    from ups.physics.symmetries import mirrors_of
-
-    odd = mirrors_of(task)
-    if odd is None:
-        raise ConfigError(
-            f"{task.name}: a mirror image of it is no sample, for its equation knows a direction or is not said "
-            "(`task: {equation: …}`), or it has parameters or inputs that the equation does not have; leave "
-            "`mirrored` out."
-        )
-    return odd
 
 
 class Between(Config):
@@ -200,10 +186,6 @@ class DataConfig(GenerateConfig):
     reduce: Reduction = Field(default_factory=Reduction)
     """Use only every n-th frame and cell of the file, in all parts of the split; the file keeps the rest.
     docs/howto-simulate.md compares it with `store`."""
-    mirrored: bool = False
-    """Train on mirror images of the trajectories too, made before `reduce` leaves cells out. For equations without a
-    preferred direction; not with `store.space` between walls. docs/howto-simulate.md compares it with the other keys
-    for mirror images."""
     split: SplitConfig = Field(default_factory=SplitConfig)
     """How trajectories are divided into train, valid and test."""
 
@@ -262,10 +244,6 @@ class DataConfig(GenerateConfig):
         try:
             for word in self.words:
                 elsewhere().require_nameable(word)
-            if self.mirrored and self.equation:
-                from ups.physics import TASKS
-
-                odd_channels(TASKS[self.equation])
         except UpsError as error:
             raise ValueError(str(error)) from None
         if self.there:

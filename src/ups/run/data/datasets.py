@@ -19,13 +19,15 @@ from ups.data.checksums import Digest, Memory, content
 from ups.data.neighbours import check_neighbours
 from ups.data.splits import PARTS, Split
 from ups.data.trajectories import Trajectories, alike
+from ups.data.views import MIRRORED
 from ups.definition import Definition
 from ups.eval.results import DataFact
 from ups.files import is_pattern
+from ups.models.config import SimulatorConfig
 from ups.physics import TASKS
 from ups.progress import OnProgress, Say
 from ups.run.data.data_config import DataConfig
-from ups.run.data.divide import cut_besides, divided, left_out
+from ups.run.data.divide import cut_besides, divided, left_out, with_images
 from ups.run.data.generate import generate
 from ups.run.data.sphere import Sphere
 from ups.rundir import RunDir
@@ -89,6 +91,16 @@ class DataSet:
                 raise DataError(_within(self.task.name, error)) from None
         return self._parts[name]
 
+    def with_images(self) -> DataSet:
+        """This data set with mirror images of all cells for training, where the cells in use have none."""
+        pairs = ((entry, with_images(entry.source, entry.split, entry.config.reduce)) for entry in self.entries)
+        return DataSet(self.task, tuple(DataEntry(entry.config, *both) for entry, both in pairs))
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether there are some."""
+        return any(MIRRORED in name for entry in self.entries for name in entry.split.train)
+
     def values(self) -> dict[str, tuple[float, ...]]:
         """The values of each parameter in training."""
         rows = np.concatenate([part.params.numpy() for part in self.parts("train")])
@@ -100,7 +112,7 @@ class DataSet:
         sources = [entry.source for entry in self.entries]
         splits = [entry.split for entry in self.entries]
         counts = " / ".join(str(sum(len(getattr(split, part)) for split in splits)) for part in PARTS)
-        counts += ", mirror images included" if any(entry.config.mirrored for entry in self.entries) else ""
+        counts += ", mirror images included" if self.mirrored else ""
         grids = dict.fromkeys(part.shape for part in self.parts("train"))
         names = ", ".join(dict.fromkeys(source.path.name for source in sources))
         values = {name: f"{min(v):g} … {max(v):g}" for name, v in self.values().items() if len(v) > 1}
@@ -260,9 +272,11 @@ def open_sets(
     stack: ExitStack,
     say: Say = unsaid,
     data_from: str | None = None,
+    simulator: SimulatorConfig | None = None,
 ) -> list[DataSet]:
     """The data sets of a config, one for each task, open until `stack` closes; `say` gets what readers noticed. What
-    the run in the folder `data_from` has made is not made again."""
+    the run in the folder `data_from` has made is not made again. To be trained on are images too, if a `simulator` of
+    this config learns from them."""
     known = None if data_from is None else RunDir(Path(data_from)).cache("data")
     entries: dict[str, DataEntry] = {}
     for name, data in configs.items():
@@ -285,7 +299,9 @@ def open_sets(
             say(f"data.{name}: {words}")
         if shared := left_out(entry.config, entry.source, entry.split):
             say(f"data.{name}: {shared}")
-    return sets
+    if simulator is None:
+        return sets
+    return [data.with_images() if simulator.images_in("train", data.task.name) else data for data in sets]
 
 
 def noticed(source: Source) -> list[str]:

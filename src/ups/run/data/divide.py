@@ -1,4 +1,4 @@
-"""Divides the trajectories of a source as its config asks, and adds mirror images for training."""
+"""Divides the trajectories of a source as its config asks, and adds mirror images of all cells for training."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Source
+from ups.data.reduction import Reduction
 from ups.data.splits import AS_GIVEN, IN_TIME, PARTS, Split, as_given, given_split, held_out, make_split, parts_of
-from ups.data.views import MIRRORED, CutInTime, Mirrored
-from ups.run.data.data_config import Between, DataConfig, SplitConfig, odd_channels
-from ups.types import Array, ConfigError, check_known, counted, same_value
+from ups.data.views import CutInTime, Mirrored
+from ups.physics.symmetries import mirrors_of
+from ups.run.data.data_config import Between, DataConfig, SplitConfig
+from ups.types import Array, ConfigError, Grid, TaskSpec, check_known, counted, same_value
 
 # Parameter sets up to which each of them is in every part of a split.
 STRATA = 64
@@ -21,11 +23,6 @@ LOOKED_AT = 8  # names, by which it is seen whether files hold the same initial 
 
 def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
     """The parts of a source as its config asks for them, and the source in which they are."""
-    own, split = _cut(data, source)
-    return with_images(own, split) if data.mirrored else (own, split)
-
-
-def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
     settings, seed = data.split, data.seed
     if settings.time is not None:
         cut = CutInTime(source, settings.time, settings.pieces)
@@ -42,25 +39,26 @@ def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
     return source, make_split(source.ids, settings.convention, settings.fractions, seed, strata_of(source))
 
 
-def with_images(source: Source, split: Split) -> tuple[Source, Split]:
-    """A source and its split with mirror images of all that is for training, which are for training too."""
-    odd, training = odd_channels(source.task), set(split.train)
+def with_images(source: Source, split: Split, reduction: Reduction) -> tuple[Source, Split]:
+    """A source and its split with mirror images of what is for training, which are for training too: of samples whose
+    `reduction` leaves cells out between walls. Of all their cells, for those left have no images among themselves."""
+    odd, training = mirrors_of(source.task), set(split.train)
     rows = [row for row, name in enumerate(source.ids) if name in training]
     domains = {id(domain): domain for domain in map(source.domain_of, rows)}
-    check_mirrored(source.task.name, any(domain.one_sided(source.task.bounds) for domain in domains.values()))
+    picked = {key for key, domain in domains.items() if picks_between_walls(reduction, domain, source.task)}
+    rows = [row for row in rows if id(source.domain_of(row)) in picked]
+    if odd is None or not rows:
+        return source, split
     both = Mirrored(source, rows, odd)
     where = {name: part for part in PARTS for name in getattr(split, part)} | dict.fromkeys(both.images, "train")
     used = [name for name in both.ids if name in where]
     return both, given_split(used, where, split.convention, split.fractions, split.seed)
 
 
-def check_mirrored(task: str, one_sided: bool) -> None:
-    """ConfigError for images of files that have only every n-th cell between walls."""
-    if one_sided:
-        raise ConfigError(
-            f"{task}: the data hold only every n-th cell between walls (store.space), and the mirror image of those is "
-            "other cells; leave `mirrored` out, or have whole grids stored and thinned by `reduce: {space: …}`."
-        )
+def picks_between_walls(reduction: Reduction, domain: Grid, task: TaskSpec) -> bool:
+    """Whether a reduction makes a grid one-sided (see `Grid.one_sided`) that is not so in its file."""
+    stored, used = (domain._replace(corner=r.corner(domain, task.bounds)) for r in (Reduction(), reduction))
+    return bool(used.one_sided and not stored.one_sided)
 
 
 def strata_of(source: Source) -> list[object]:
@@ -104,7 +102,7 @@ def cut_besides(split: Split) -> str:
     begin, _, cut = split.convention.partition(", ")
     if begin != AS_GIVEN or not cut:
         return ""
-    counts = ", ".join(f"{part} {sum(MIRRORED not in name for name in getattr(split, part))}" for part in PARTS)
+    counts = ", ".join(f"{part} {len(getattr(split, part))}" for part in PARTS)
     return (
         f"the data bring a split without {cut.removesuffix(' cut from train')}, cut from what is for training: {counts}"
     )

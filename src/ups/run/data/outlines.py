@@ -19,11 +19,13 @@ from ups.data.splits import PARTS, make_split
 from ups.data.trajectories import RESIDENT
 from ups.data.windows import CELLS, at_once
 from ups.definition import Definition
+from ups.models.config import SimulatorConfig
 from ups.physics import TASKS
+from ups.physics.symmetries import mirrors_of
 from ups.run.config import RunConfig
 from ups.run.data.data_config import Between, DataConfig
-from ups.run.data.datasets import DataSet, open_sets
-from ups.run.data.divide import check_held, check_mirrored
+from ups.run.data.datasets import DataSet, open_sets, unsaid
+from ups.run.data.divide import check_held, picks_between_walls
 from ups.run.data.doubts import question
 from ups.run.data.generate import equations_of
 from ups.run.data.params import ParamRange
@@ -42,8 +44,8 @@ class Outline:
     periodic: tuple[bool, ...]
     disk: int  # bytes of its file
     made: bool  # by the run itself
-    one_sided: bool = False  # whether cells were left out between walls: no such grid is its own mirror image
-    stored_so: bool = False  # whether files have no other cells
+    corner: tuple[float, ...] = ()  # where the grid begins, as `Grid.corner` says
+    mirrored: bool = False  # whether mirror images of all cells are among what is for training
     stored_grids: frozenset[tuple[int, ...]] = frozenset()  # all cells of files, of which those of training are picked
     question: str = ""  # what a user must say of it before anything is trained
 
@@ -51,13 +53,16 @@ class Outline:
         """This data set and another of the same task."""
         check_dynamics(self.task, other.task)
         counts = {part: self.counts[part] + other.counts[part] for part in self.counts}
-        grid = max(self.grid, other.grid, key=math.prod)
+        finest = max(self, other, key=lambda outline: math.prod(outline.grid))
         made, disk = self.made or other.made, self.disk + other.disk
-        frames, one = min(self.frames, other.frames), self.one_sided or other.one_sided
-        both = dataclasses.replace(self, grid=grid, frames=frames, counts=counts, disk=disk, made=made)
-        grids, so = self.stored_grids | other.stored_grids, self.stored_so or other.stored_so
-        open_question = self.question or other.question
-        return dataclasses.replace(both, one_sided=one, stored_so=so, stored_grids=grids, question=open_question)
+        both = dataclasses.replace(self, grid=finest.grid, corner=finest.corner, counts=counts, disk=disk, made=made)
+        return dataclasses.replace(
+            both,
+            frames=min(self.frames, other.frames),
+            mirrored=self.mirrored or other.mirrored,
+            stored_grids=self.stored_grids | other.stored_grids,
+            question=self.question or other.question,
+        )
 
     def has_finer(self, factor: int) -> bool:
         """Whether some of its files have so many times the cells along each axis."""
@@ -80,8 +85,13 @@ class Outline:
             inputs=torch.rand(batch, *self.grid, given),
             params=torch.rand(batch, len(numeric_params(spec))),
             dt=torch.ones(batch),
-            grid=Grid(self.grid, self.periodic, spec.bounds),
+            grid=self.cells,
         )
+
+    @property
+    def cells(self) -> Grid:
+        """The finest grid that is trained on, in the box of the task."""
+        return Grid(self.grid, self.periodic, self.task.bounds, self.corner)
 
     @property
     def stored(self) -> int:
@@ -110,15 +120,16 @@ def shares_of(config: RunConfig, stage: str, sets: Sequence[Outline], ranks: int
     return [share(data) for data in sets]
 
 
-def outlines(configs: Mapping[str, DataConfig], opened: Sequence[DataSet] = ()) -> list[Outline]:
+def outlines(config: RunConfig, opened: Sequence[DataSet] = ()) -> list[Outline]:
     """The data sets of a run, one for each task: from their equations, or from the headers of their files, which are
     not read again where the run has `opened` them."""
+    configs, simulator = config.data, config.model.simulator
     with ExitStack() as stack:
         there = {name: data for name, data in configs.items() if data.there}
         known = opened if len(there) == len(configs) else ()
-        sets = known or open_sets(there, Path(), lambda progress: None, stack)  # noqa: ARG005  (nothing is made)
+        sets = known or open_sets(there, Path(), unsaid, stack, simulator=simulator)
         outlined = [_of_files(data) for data in sets]
-    made = [_to_be_made(name, data) for name, data in configs.items() if not data.there]
+    made = [_to_be_made(name, data, simulator) for name, data in configs.items() if not data.there]
     tasks: dict[str, Outline] = {}
     for outline in (*outlined, *made):
         name = outline.task.name
@@ -132,7 +143,6 @@ def _of_files(data: DataSet) -> Outline:
     """A data set whose files are there."""
     parts = {part: data.parts(part) for part in PARTS}
     every = [p for part in parts.values() for p in part]
-    stored_so = any(p.domain.one_sided(data.task.bounds) for p in every)
     held_out = {name for entry in data.entries for name in entry.config.split.hold_out}
     return Outline(
         task=data.task,
@@ -142,14 +152,14 @@ def _of_files(data: DataSet) -> Outline:
         periodic=parts["train"][0].domain.periodic,
         disk=sum(path.stat().st_size for entry in data.entries for path in entry.source.files()),
         made=False,
-        one_sided=stored_so or any(p.reduction.space > 1 and not all(p.domain.periodic) for p in every),
-        stored_so=stored_so,
+        corner=data.corner,
+        mirrored=data.mirrored,
         stored_grids=frozenset(p.source.domain.shape for p in every),
         question=next(iter(question([entry.source for entry in data.entries], held_out)), ""),
     )
 
 
-def _to_be_made(name: str, data: DataConfig) -> Outline:
+def _to_be_made(name: str, data: DataConfig, simulator: SimulatorConfig) -> Outline:
     """A data set that its equation will make."""
     equations = equations_of(data.generation())
     first = equations[0]
@@ -163,7 +173,6 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
         for key, wanted in split.hold_out.items():
             if not isinstance(wanted, Between) and not isinstance(data.params.get(key), ParamRange):
                 check_held(key, wanted, [equation.params()[key] for equation in equations])
-        check_mirrored(task.name, data.mirrored and domain.one_sided(task.bounds))
         grid = data.reduce.cells(domain, task.name)
         ids = [f"{i}/{n}" for i in range(len(equations)) for n in range(data.samples)]
         cut = make_split(ids, split.convention, split.fractions, data.seed, [i.split("/")[0] for i in ids])
@@ -175,10 +184,9 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
         pieces = dict(zip(PARTS, (1, split.pieces, split.pieces), strict=True))
         frames = min(int(frames * share) // n for share, n in zip(split.time, pieces.values(), strict=True))
         counts = {part: n * len(ids) for part, n in pieces.items()}
-    counts["train"] *= 2**task.ndim if data.mirrored else 1
+    picked = simulator.images_in("train", task.name) and picks_between_walls(data.reduce, domain, task)
+    mirrored = picked and mirrors_of(task) is not None
+    counts["train"] *= 2**task.ndim if mirrored else 1
     disk = LAYOUTS[spec.storage.kind](file).nbytes() * len(equations)
-    one_sided, stored_so = (
-        space > 1 and not all(domain.periodic) for space in (data.store.space * data.reduce.space, data.store.space)
-    )
-    grids = frozenset({domain.shape})
-    return Outline(task, grid, frames, counts, domain.periodic, disk, True, one_sided, stored_so, grids)
+    corner, grids = data.reduce.corner(domain, task.bounds), frozenset({domain.shape})
+    return Outline(task, grid, frames, counts, domain.periodic, disk, True, corner, mirrored, grids)
