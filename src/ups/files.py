@@ -68,7 +68,24 @@ def writing(path: Path, remedy: str) -> Iterator[Path]:
         with draft(path) as beside:
             yield beside
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error}); {remedy}.") from error
+        raise _unwritable(path, error, remedy) from error
+
+
+def check_writing(path: Path, remedy: str) -> None:
+    """The same sentence at once, where there is long nothing to write yet; nothing is left behind, and no folder is
+    made."""
+    try:
+        target, _ = target_of(path)
+        folder = next(above for above in target.absolute().parents if above.exists())
+        probe = _beside(folder / target.name)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        probe.unlink()
+    except OSError as error:
+        raise _unwritable(path, error, remedy) from error
+
+
+def _unwritable(path: Path, error: OSError, remedy: str) -> DataError:
+    return DataError(f"{path}: cannot be written ({error.strerror or error}); {remedy}.")
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

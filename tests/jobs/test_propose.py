@@ -624,3 +624,15 @@ def test_init_says_what_validate_calls_a_problem_and_refuses_what_a_run_would(tm
     with pytest.raises(DataError, match="cannot be learnt by ups"):
         propose([tmp_path / "flat.npz"], str(tmp_path / "d.yaml"), tmp_path / "e.yaml", 5.0, "cpu", False, str)
     assert not (tmp_path / "e.yaml").exists()
+
+
+def test_where_a_config_cannot_be_written_is_told_before_the_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.jobs.recipe.proposal.holdings", lambda *_: pytest.fail("read first"))
+    (tmp_path / "file").write_text("")
+    before = sorted(tmp_path.iterdir())
+    for out, words in ((tmp_path / "file" / "a.yaml", "Not a directory"), (Path("/proc/none/a.yaml"), "No such file")):
+        with pytest.raises(DataError, match=rf"a\.yaml: cannot be written \({words}.*; choose another --out"):
+            propose([tmp_path / "u.npz"], "", out, 1.0, "cpu", False, print)
+    assert sorted(tmp_path.iterdir()) == before

@@ -18,6 +18,7 @@ from ups.models import build
 from ups.models.stepping import Stepping
 from ups.physics import TASKS
 from ups.progress import reporter, reporting
+from ups.types import DataError
 
 STEPS, CELLS, DRIFT = 100_000, 16, 2.0**-20
 
@@ -111,3 +112,12 @@ def test_a_rollout_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: p
     doing = "predicting 40 frames after those of u.npz"
     assert sentences == ["opening run", doing, f"{doing}: 25%"]
     assert capsys.readouterr().out == "o.h5\n"
+
+
+def test_where_a_result_cannot_be_written_is_told_before_the_first_step(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.jobs.rollout.load", lambda *_: pytest.fail("computed first"))
+    for out, words in ((saved / "o.h5", "Not a directory"), (Path("/proc/none/o.h5"), "No such file")):
+        with pytest.raises(DataError, match=rf"o\.h5: cannot be written \({words}.*; choose another --out"):
+            rollout(saved, saved.parent / "u.npz", STEPS, out, 2, None)

@@ -14,7 +14,7 @@ import torch
 from ups.data.source import Source, SourceFacts
 from ups.data.trajectories import Trajectories
 from ups.data.write_well import HEAD_BYTES, bytes_of, check_room, write_file
-from ups.files import writing
+from ups.files import check_writing, writing
 from ups.models import Simulator, artifact
 from ups.models.frames_memory import check_memory
 from ups.models.request import Answer, Request
@@ -45,6 +45,7 @@ def rollout(
         raise ConfigError(f"{out}: is the input itself, which would be lost; choose another --out.")
     if out.exists() and not overwrite:
         raise ConfigError(f"{out}: is there already; choose another --out, or replace it with --overwrite.")
+    check_writing(out, "choose another --out")
     simulator = load(run, device)
     for sentence in artifact.strangers(simulator.origins):
         say(sentence)

@@ -12,7 +12,7 @@ import yaml
 from ups.config import as_flag, as_seen_from, load
 from ups.definition import definition_from
 from ups.engine.ranks.dist import device_of
-from ups.files import write_named
+from ups.files import check_writing, write_named
 from ups.jobs.estimate.costs import Costs, costs
 from ups.jobs.estimate.timing import ceilings
 from ups.jobs.inspect import problems
@@ -46,6 +46,7 @@ def propose(
         raise ConfigError(f"{out}: is there already; choose another --out, or replace it with --overwrite.")
     if not minutes > 0:
         raise ConfigError(f"--minutes is {minutes:g}, but training takes some time; give a number above 0.")
+    check_writing(out, "choose another --out")
     sets = holdings(files, task)
     faults = _faults(files, task, sets)
     here = device_of(device)
