@@ -19,7 +19,7 @@ from ups.rundir import DEEPEST, RunDir
 from ups.types import counted
 from ups_fleet.tracking.log_reader import whole_lines
 from ups_fleet.tracking.mirror import MirrorReceipt, RunEnding, shortage
-from ups_fleet.tracking.settings import TrackingConfig
+from ups_fleet.tracking.settings import TrackingConfig, is_folder
 
 WAIT = 10.0  # seconds for deliveries by the way, of all runs together
 AGAIN = 600.0  # seconds after a failure before one is tried again by the way
@@ -152,8 +152,10 @@ def settings_of(folder: Path) -> TrackingConfig | None:
 
 
 def write_settings(folder: Path, settings: TrackingConfig) -> None:
-    """Settle where a run is shown from now on."""
+    """Settle where a run is shown from now on, and whoever delivers it, from wherever."""
     path = RunDir(folder).tracking("settings.json")
+    if settings.uri and is_folder(settings.uri):
+        settings = settings.model_copy(update={"uri": os.path.abspath(settings.uri)})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, settings.model_dump_json(indent=2) + "\n")
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from ups.config import Config
 
 
+def is_folder(uri: str) -> bool:
+    """Whether MLflow takes an address for a folder of this machine: it names no kind of store."""
+    return uri != "databricks" and re.match(r"[A-Za-z][\w+.-]*:", uri) is None
+
+
 class TrackingConfig(Config):
     """Other places that show the log. `tracking: [tensorboard, wandb]` is short for the key `to`."""
+
+    located: ClassVar = {"uri": is_folder}
 
     to: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
     """Where else the log is shown: csv, tensorboard, wandb, mlflow. metrics.jsonl is always written and is the
@@ -30,7 +38,7 @@ class TrackingConfig(Config):
     mode: Literal["auto", "online", "offline"] = "auto"
     """W&B: online, offline (files in the run's folder, for `wandb sync`), or auto: online where there is a login."""
     uri: str | None = None
-    """MLflow: the server or store; by default MLFLOW_TRACKING_URI, else files in the run's folder."""
+    """MLflow: the server, store or folder; by default MLFLOW_TRACKING_URI, else files in the run's folder."""
     attach: bool = True
     """Whether the report, the results and the simulator are uploaded too."""
     wait: float = Field(default=10.0, ge=0, le=3600)

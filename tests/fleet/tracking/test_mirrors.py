@@ -19,10 +19,13 @@ import pytest
 from shown_runs import CONFIG, ID, curve, end, labels, log, made_up
 from tracker_readers import Shown, csv_shown, mlflow_shown, tensorboard_shown, wandb_shown
 
+from ups.config import load
+from ups.run.config import run_config
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending
 from ups_fleet.tracking import MIRRORS, Mirror, TrackingConfig, feed, require
+from ups_fleet.tracking.delivery import write_settings
 from ups_fleet.tracking.log_reader import LogReader, LogRow
 from ups_fleet.tracking.mirror import RunEnding, RunFacts
 
@@ -212,3 +215,23 @@ def test_bad_requests_are_one_sentence_before_work_is_spent(monkeypatch: pytest.
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # noqa: ARG005
     with pytest.raises(ConfigError, match=r"pip install 'universal-physics-stack\[tensorboard\]'"):
         require(TrackingConfig(to=("tensorboard",)), said.append)
+
+
+def test_a_folder_for_mlflow_counts_from_the_configs_own_wherever_its_run_is_started_and_tracked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for uri, meant in (
+        ("shown", str(tmp_path / "own" / "shown")),
+        ("../shown", str(tmp_path / "shown")),
+        ("/shown", "/shown"),
+        ("sqlite:////shown.db", "sqlite:////shown.db"),
+        ("https://mlflow.example.org", "https://mlflow.example.org"),
+        ("databricks", "databricks"),
+    ):
+        (tmp_path / "own" / "a.yaml").write_text(f"tracking: {{to: [mlflow], uri: '{uri}'}}\n")
+        config = load(run_config(), tmp_path / "own" / "a.yaml")
+        write_settings(tmp_path / "run", config.tracking)
+        assert TrackingConfig.model_validate_json((tmp_path / "run/tracking/settings.json").read_text()).uri == meant
