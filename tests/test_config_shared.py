@@ -53,6 +53,22 @@ def test_what_is_written_for_all_counts_before_defaults_and_after_what_a_stage_s
     assert (windows.steady.batch, windows.steady.batches) == (8, {"a": 2, "b": 3})
 
 
+def test_a_stage_of_no_steps_is_not_trained_by_a_later_budget_for_all_but_by_its_own(tmp_path: Path) -> None:
+    frozen: dict[str, Any] = {"codec": {"train": {"steps": 0}}, "operator": {"train": {"steps": 7}}}
+
+    def budgets(**flags: Any) -> list[tuple[int | None, float | None]]:
+        config = loaded(tmp_path, frozen, **flags)
+        return [(train.steps, train.seconds) for train in (config.codec.train, config.operator.train)]
+
+    assert budgets(train__seconds=60) == [(0, None), (None, 60.0)]
+    assert budgets(train__steps=5, train__lr=0.5) == [(0, None), (5, None)]
+    assert loaded(tmp_path, frozen, train__lr=0.5).codec.train.lr == 0.5, "what is no budget counts there too"
+    assert budgets(codec__train__steps=5) == [(5, None), (7, None)]
+    (tmp_path / "b.yaml").write_text(json.dumps(frozen))
+    config = loaded(tmp_path, {"base": "b.yaml", "train": {"seconds": 60}})
+    assert (config.codec.train.steps, config.operator.train.seconds) == (0, 60.0)
+
+
 def test_a_budget_for_all_takes_the_place_of_all_and_one_of_a_stage_of_that(tmp_path: Path) -> None:
     config = loaded(tmp_path, {"train": {"seconds": 9}, "operator": {"train": {"steps": 7}}})
     budgets = {name: (config.stage(name).train.steps, config.stage(name).train.seconds) for name in STAGES}

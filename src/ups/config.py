@@ -127,7 +127,7 @@ def _laid(
 
 def _give_way(model: type[BaseModel], values: dict[str, Any], new: Mapping[str, Any], origin: dict[Key, str]) -> None:
     """What a later file, or a flag, says of all sections takes the place of what earlier ones said of single ones."""
-    for key in overridden(model, new):
+    for key in overridden(model, values, new):
         node: Any = values
         for part in key[:-1]:
             node = node.get(part) if isinstance(node, dict) else None
@@ -143,7 +143,7 @@ def _forget(key: Key, origin: dict[Key, str]) -> None:
 
 def giving_way(model: type[BaseModel], flags: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted overrides without those of single sections that later ones say of all."""
-    gone = {".".join(key) for key in overridden(model, _nested(later))}
+    gone = {".".join(key) for key in overridden(model, {}, _nested(later))}
     return {dotted: value for dotted, value in flags.items() if dotted not in gone}
 
 

@@ -105,22 +105,39 @@ def shortened(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def overridden(model: type[BaseModel], new: Mapping[Any, Any], at: Key = ()) -> Iterator[Key]:
-    """The keys of single sections that earlier files have said and `new` says of all."""
+def overridden(
+    model: type[BaseModel], before: Mapping[Any, Any], new: Mapping[Any, Any], at: Key = ()
+) -> Iterator[Key]:
+    """The keys of single sections that earlier files have said, whose values stood `before`, and `new` says of all.
+    What is `idle` stays so: of its alternatives none is replaced."""
     for name in shared_of(model).keys() & new.keys():
         kind, value = model.model_fields[name].annotation, new[name]
         for place in places(model, name):
             if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-                yield from ((*at, *place, str(key)) for key in _with_alternatives(kind, value))
+                gone = {*value} - _alternatives(kind) if _idle(kind, before, place) else _with_alternatives(kind, value)
+                yield from ((*at, *place, str(key)) for key in gone)
             else:
                 yield (*at, *place)
     for name, section in sections_of(model).items():
         if isinstance(new.get(name), Mapping):
-            yield from overridden(section, new[name], (*at, name))
+            inner = before.get(name)
+            yield from overridden(section, inner if isinstance(inner, Mapping) else {}, new[name], (*at, name))
+
+
+def _idle(kind: Any, values: Any, place: Key) -> bool:
+    """Whether a section has been told to do nothing."""
+    for part in place:
+        values = values.get(part) if isinstance(values, Mapping) else None
+    idle: Mapping[str, Any] = getattr(kind, "idle", {})
+    return isinstance(values, Mapping) and any(values.get(key) == value for key, value in idle.items())
+
+
+def _alternatives(kind: Any) -> frozenset[str]:
+    return getattr(kind, "alternatives", frozenset())
 
 
 def _with_alternatives(kind: Any, keys: Mapping[Any, Any]) -> set[Any]:
-    either: frozenset[str] = getattr(kind, "alternatives", frozenset())
+    either = _alternatives(kind)
     return {*keys, *(either if either & keys.keys() else ())}
 
 
@@ -156,7 +173,7 @@ def _differing(kind: Any, shared: Mapping[str, Any], own: Mapping[str, Any]) -> 
     """The keys of a section that are others than the shared ones. Of alternatives, those that are given or, where one
     differs, none is."""
     left = {key: value for key, value in own.items() if key not in shared or shared[key] != value}
-    either: frozenset[str] = getattr(kind, "alternatives", frozenset())
+    either = _alternatives(kind)
     if not either & left.keys():
         return left
     given = {key for key in either if own[key] is not None} or either

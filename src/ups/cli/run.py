@@ -82,9 +82,9 @@ ABOUT = """Make the data, train the stages of the plan, judge the simulator on u
 gates, and write a report.
 
 CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
-example `--operator.train.seconds 60`, or `--train.seconds 60` for every stage. The run's folder holds the config,
-the environment, the logs, the simulator (`artifacts/simulator.safetensors`), `results.json`, `report.html` and
-`verdict.json`, which says how it ended.
+example `--operator.train.seconds 60`, or `--train.seconds 60` for every stage but those of 0 steps. The run's
+folder holds the config, the environment, the logs, the simulator (`artifacts/simulator.safetensors`), `results.json`,
+`report.html` and `verdict.json`, which says how it ended.
 
 {by} The exit code says how the run ended: 0 is success and nothing else; 19 is a run that is complete and misses a
 gate of its config (`gates`, docs/howto-gates.md).

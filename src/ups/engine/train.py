@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -31,9 +32,12 @@ class TrainConfig:
 
     # Budgets: one that is given takes the place of a default, whichever that is.
     alternatives: ClassVar[frozenset[str]] = frozenset({"steps", "seconds"})
+    # A stage that says so is not trained, whatever budget is later given to all.
+    idle: ClassVar[Mapping[str, Any]] = {"steps": 0}
 
     steps: int | None = None
-    """Optimizer steps; null: only `seconds` counts; 0: nothing is learnt."""
+    """Optimizer steps; null: only `seconds` counts; 0: nothing is learnt, also under a budget that is
+    given to all stages later."""
     seconds: float | None = None
     """Wall time of training, without validations. null: only `steps` counts."""
     lr: float = 1e-3
