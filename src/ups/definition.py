@@ -103,8 +103,10 @@ class Definition:
         return cls(**{key: value for key, value in content.items() if key in known})
 
     def plain(self) -> dict[str, Any]:
-        """The definition as lists, numbers and words; what says nothing is left out."""
-        stated = {key: value for key, value in dataclasses.asdict(self).items() if value not in ("", (), {}, None)}
+        """The definition as lists, numbers and words; what says nothing is left out. That nothing carries states along
+        says something: an equation may say otherwise."""
+        pairs = dataclasses.asdict(self).items()
+        stated = {k: v for k, v in pairs if v not in ("", (), {}, None) or (v == () and k in vars(UNKNOWN))}
         content: dict[str, Any] = json.loads(json.dumps(stated))
         return content
 
@@ -227,7 +229,8 @@ def definition_from(text: str) -> Definition:
 
 
 def definition_of(spec: TaskSpec) -> Definition:
-    """The whole definition of a task, for a user to read, edit and use; an equation says its laws itself."""
+    """The whole definition of a task, for a user to read, edit and use; an equation says its laws itself, but not how
+    states go on: the user may have said otherwise."""
     axes = spec.axes[: spec.ndim]
     time = () if spec.steady else (TIME,)
     return Definition(
@@ -244,6 +247,7 @@ def definition_of(spec: TaskSpec) -> Definition:
         divergence_free=None if spec.equation else spec.divergence_free,
         equation=spec.equation,
         mask=spec.mask,
+        **(vars(spec.dynamics) if spec.equation else {}),
     ).told(spec.dynamics, UNKNOWN)
 
 

@@ -185,3 +185,15 @@ def test_one_long_trajectory_is_cut_in_time_and_a_run_takes_what_import_writes(t
     np.savez(tmp_path / "b.npz", u=np.sin(x + t[:8, None]), x=np.arange(32.0), t=t[:8])
     with pytest.raises(DataError, match="1 trajectory of 8 frames can be divided neither"):
         import_data([tmp_path / "b.npz"], task, tmp_path / "other", lambda _: None)
+
+
+def test_that_nothing_carries_states_along_is_kept_though_the_equation_says_otherwise(tmp_path: Path) -> None:
+    np.savez(tmp_path / "u.npz", u=RNG.standard_normal((4, 5, 16)), beta=np.arange(4.0))
+    said = {"equation": "advection1d", "dims": ["sample", "time", "x"], "fields": {"u": ["u"]}, "periodic": ["x"]}
+    for name, more, kept in (("as_known", {}, ("beta",)), ("not_so", {"advected_by": []}, ())):
+        (tmp_path / "t.yaml").write_text(yaml.safe_dump({"name": name, **said, **more}))
+        assert run("data", "import", tmp_path / "u.npz", "--task", tmp_path / "t.yaml", "--out", tmp_path) == 0
+        with open_source(tmp_path / name, TASKS) as source:
+            assert source.task.dynamics.advected_by == kept
+        again = Definition.from_plain(definition_from(str(tmp_path / "t.yaml")).plain())
+        assert again.advected_by == (() if more else None)
