@@ -339,3 +339,13 @@ def test_a_part_of_a_stages_training_changes_that_part_alone() -> None:
 def test_a_budget_of_seconds_takes_the_place_of_the_default_steps() -> None:
     plain, timed = load(run_config()), load(run_config(), None, {"codec.train.seconds": "5"})
     assert timed.codec.train == dataclasses.replace(plain.codec.train, steps=None, seconds=5.0)
+
+
+def test_a_config_of_the_first_version_is_read_with_all_its_keys(tmp_path: Path) -> None:
+    said = {"task": "burgers1d", "samples": 8, "resolution": 64, "seed": 3, "scheme": "accurate", "device": "cpu"}
+    said |= {"dtype": "float32", "batch": 4, "params": {"nu": 0.02}}
+    path = written(tmp_path, "c.yaml", yaml.safe_dump({"name": "old", "out": "there", "seed": 5, "data": {"a": said}}))
+    config = load(run_config(), path)
+    assert (config.name, config.out, config.seed) == ("old", "there", 5)
+    made = config.data["a"].model_dump()
+    assert {key: made[key] for key in said} == said
