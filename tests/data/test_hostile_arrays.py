@@ -8,6 +8,7 @@ import random
 import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,11 +196,46 @@ def test_a_matlab_file_of_too_many_numbers_is_refused(tmp_path: Path, monkeypatc
     refused(tmp_path / "a.mat", "GB of numbers in a file of")
 
 
-def test_complex_numbers_are_refused_in_every_version_of_matlab(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["values", "name", "dimensions"])
+def test_a_packed_matlab_variable_that_fills_the_memory_is_refused_before_it_is_unpacked(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scipy.io import savemat
+
+    def part(kind: int, data: bytes) -> bytes:
+        return struct.pack("<II", kind, len(data)) + data + bytes(-len(data) % 8)
+
+    monkeypatch.setattr("scipy.io.loadmat", lambda *_, **__: pytest.fail("unpacked first"))
+    savemat(tmp_path / "a.mat", {"u": np.zeros((2, 3, 8)), "word": "a", "v": np.ones(3, "i1")}, do_compression=True)
+    parts = {"flags": part(6, struct.pack("<II", 6, 0)), "dimensions": part(5, struct.pack("<iii", 2, 3, 8))}
+    parts |= {"name": part(1, b"u"), "values": b""}
+    bomb = struct.pack("<II", {"dimensions": 5, "name": 1, "values": 9}[where], 2**24) + bytes(2**24)
+    names = list(parts)
+    whole = b"".join([parts[name] for name in names[: names.index(where)]] + [bomb])
+    packed = zlib.compress(struct.pack("<II", 14, len(whole)) + whole)
+    header = (tmp_path / "a.mat").read_bytes()[:128]
+    (tmp_path / "b.mat").write_bytes(header + struct.pack("<II", 15, len(packed)) + packed)
+    refused(tmp_path / "b.mat", rf"the .*{where[:9]}|the variable u.* unpacks to more than the .* that it may hold")
+
+
+def test_what_packed_matlab_files_hold_is_read_as_before(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    u, task = np.random.default_rng(0).random((2, 3, 8)), {"dims": ("sample", "time", "x"), "fields": {"u": ("u",)}}
+    for name, more in (("u", {"word": "a"}), ("a_name_of_more_than_four_letters", {"s": {"n": 1}, "k": 3})):
+        for values in (u, u.astype("f4"), np.round(100 * u).astype("i2")):
+            savemat(tmp_path / "a.mat", {name: values, **more}, do_compression=True)
+            definition = Definition("flow", datasets={"u": name}, **task)
+            with open_source(tmp_path / "a.mat", TASKS, definition) as source:
+                assert np.array_equal(source[1].values[..., 0], values[1].astype(source[1].values.dtype))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_complex_numbers_are_refused_in_every_version_of_matlab(tmp_path: Path, packed: bool) -> None:
     from scipy.io import savemat
 
     values = np.random.default_rng(0).random((3, 4, 8)) * 1j
-    savemat(tmp_path / "a.mat", {"u": values})
+    savemat(tmp_path / "a.mat", {"u": values}, do_compression=packed)
     record = np.zeros((8, 4, 3), [("real", "f8"), ("imag", "f8")])
     with h5py.File(tmp_path / "b.mat", "w", userblock_size=512) as file:
         file["u"] = record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -333,3 +335,21 @@ def test_whatever_stands_in_an_attribute_or_a_data_set_is_read_or_refused_in_one
             except UpsError as error:
                 wrong += [(node, name, value, str(error))] if "\n" in str(error) else []
     assert wrong == []
+
+
+@pytest.mark.parametrize(("number", "words"), [(32001, "32001 (blosc)"), (40000, "40000 (shuffle)")])
+def test_a_filter_that_is_not_here_is_named_and_no_folder_beside_the_file_is_asked_for_it(
+    tmp_path: Path, number: int, words: str
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("u", data=np.ones((2, 3, 8)), chunks=(1, 3, 8), shuffle=True)
+        file.create_dataset("x", (8,), "f4", chunks=(8,), shuffle=True)
+    path.write_bytes(
+        re.sub(rb"\x02\0\x08\0(?=.{4}shuffle)", number.to_bytes(2, "little") + b"\x08\0", path.read_bytes())
+    )
+    h5py.h5pl.prepend(b"plugins")
+    remedy = r"pip install hdf5plugin.*HDF5_PLUGIN_PATH" if number == 32001 else "if you trust who wrote it"
+    with pytest.raises(DataError, match=rf"data set 'u' is packed by HDF5's filter {re.escape(words)}.*{remedy}"):
+        open_source(path, {}, Definition("flow", dims=("sample", "time", "x"), fields={"u": ("u",)}))
+    assert all(os.path.isabs(h5py.h5pl.get(at)) for at in range(h5py.h5pl.size()))

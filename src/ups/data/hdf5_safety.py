@@ -19,6 +19,16 @@ from ups.types import DataError
 FEW = 1000
 READ_WHOLE = 2**22  # bytes of a data set that may be read at once, as those of coordinates are
 DEFLATE = 1  # what HDF5 calls zlib
+MOST_OWN = 255  # the highest number of a filter of the library's own; those of others are plug-ins
+PLUGINS = {
+    **{307: "bzip2", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32013: "zfp", 32015: "zstd", 32017: "sz"},
+    **{32018: "fcidecomp", 32024: "sz3", 32026: "blosc2", 32028: "sperr"},
+}
+PACKAGE = (
+    "`pip install hdf5plugin`, and set HDF5_PLUGIN_PATH to what `python -c 'import hdf5plugin; "
+    "print(hdf5plugin.PLUGIN_PATH)'` prints"
+)
+STRANGE = "set HDF5_PLUGIN_PATH to the folder of that plug-in, if you trust who wrote it"
 _PASSED: set[tuple[Path, str, int, int]] = set()  # chunks that unpack to no more than they hold
 INSIDE = (0, 1)  # hard and soft links; an external one is 64, and one of a plug-in above that
 
@@ -39,12 +49,32 @@ def check_data_set(node: Any) -> int:
             f"{path}: data set '{node.name.lstrip('/')}' keeps its numbers in other files, which are not read; write "
             "them into the file itself."
         )
+    _check_filters(node, plan, path)
     claimed: int = math.prod(max(1, n) for n in node.shape or ()) * node.dtype.itemsize
     chunk = math.prod(node.chunks or ()) * node.dtype.itemsize  # unpacked as a whole, however little of it is asked for
     check_claim(path, max(claimed, chunk), os.stat(path).st_size)
     if claimed <= READ_WHOLE:
         check_chunks(node)
     return claimed
+
+
+def _check_filters(node: Any, plan: Any, path: Path) -> None:
+    """DataError where the numbers are packed by what is not here. The library looks for it, and runs it, in the folders
+    that its user has named: those named as seen from wherever a command is started could be the file's, and go."""
+    for i in range(plan.get_nfilters()):
+        number, _, _, label = plan.get_filter(i)
+        if number <= MOST_OWN:
+            continue
+        for at in reversed(range(h5py.h5pl.size())):
+            if not os.path.isabs(h5py.h5pl.get(at)):
+                h5py.h5pl.remove(at)
+        used = node.id.get_num_chunks() and not node.id.get_chunk_info(0).filter_mask >> i & 1
+        if used and not h5py.h5z.filter_avail(number):
+            name = PLUGINS.get(number, ascii(label.decode("latin1")).strip("'"))
+            raise DataError(
+                f"{path}: data set '{node.name.lstrip('/')}' is packed by HDF5's filter {number} ({name}), which is "
+                f"not installed here; {PACKAGE if number in PLUGINS else STRANGE}, or write the file again with gzip."
+            )
 
 
 def check_chunks(node: Any, where: Sequence[Any] = ()) -> None:

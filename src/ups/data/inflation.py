@@ -27,7 +27,12 @@ ZSTD, SKIPPED = 0xFD2FB528, 0x184D2A50
 def check_inflation(path: Path, what: str, packer: Mapping[str, Any], raw: Raw, most: int) -> None:
     """DataError where bytes unpack to more than `most` by `packer`, its name and its settings; `what` they are, for the
     sentence. Bytes that are damaged pass: what unpacks them says so."""
-    if _inflated(packer, raw, most) > most:
+    check_size(path, what, _inflated(packer, raw, most), most)
+
+
+def check_size(path: Path, what: str, size: int, most: int) -> None:
+    """DataError where what is packed takes more than `most` bytes."""
+    if size > most:
         raise DataError(
             f"{path}: {what} unpacks to more than the {most / 1e6:.3g} MB that it may hold; it is damaged, or made to "
             "fill the memory: fetch or write it again."

@@ -15,11 +15,12 @@ from ups.data.hdf5 import flavour, naming_damage, open_file
 from ups.data.readers.arrays import ArrayStore, Kept, Variable, Where, naming_fault
 from ups.data.readers.assemble import complex_values, open_arrays
 from ups.data.readers.hdf5_arrays import Hdf5Store, is_complex, small
+from ups.data.readers.matlab_packed import check_packed
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.files import starts_with
 from ups.later import h5py
-from ups.types import Array, TaskSpec
+from ups.types import Array, DataError, TaskSpec
 
 LONGEST_NAME = 64  # bytes of a variable's, with the zero behind it
 # How version 4 stores a matrix, by the last two digits of its first number: the format, then full, text or sparse.
@@ -34,16 +35,26 @@ CLASSES = {
 class MatlabStore(ArrayStore):
     """The arrays of a file up to version 7, which are compressed: each is kept in memory once read."""
 
+    def __init__(self, path: Path, imaginary: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__(path)
+        self._imaginary = imaginary  # of those that are packed, what is complex
+
     def read(self, key: str, where: Where) -> Array:
         return np.array(Kept.get(self.path, key, lambda: self._load(key))[where])
 
     def _load(self, key: str) -> Array:
         from scipy.io import loadmat
 
+        if key in self._imaginary:
+            raise _complex(self.path, key, self._imaginary[key])
         values: Array = loadmat(self.path, variable_names=[key])[key]
         if values.dtype.kind == "c":  # which the list of variables does not say
-            raise complex_values(self.path, f"{key} ({' × '.join(map(str, values.shape))})")
+            raise _complex(self.path, key, values.shape)
         return values
+
+
+def _complex(path: Path, key: str, shape: tuple[int, ...]) -> DataError:
+    return complex_values(path, f"{key} ({' × '.join(map(str, shape))})")
 
 
 def is_matlab(path: Path) -> bool:
@@ -78,12 +89,13 @@ def open_matlab(path: Path, tasks: Mapping[str, TaskSpec], definition: Definitio
     from scipy.io import whosmat
 
     with naming_fault(path, "its header"):
+        imaginary = check_packed(path)
         listed = whosmat(path)
     variables = [
         Variable(name, name, tuple(shape), np.dtype(CLASSES[kind])) for name, shape, kind in listed if kind in CLASSES
     ]
     check_claim(path, sum(v.dtype.itemsize * math.prod(v.shape) for v in variables), path.stat().st_size)
-    return open_arrays(MatlabStore(path), variables, definition)
+    return open_arrays(MatlabStore(path, imaginary), variables, definition)
 
 
 def _variable(name: str, node: Any) -> Variable | None:
