@@ -25,14 +25,19 @@ TENSORS = ("context", "targets", "inputs", "params", "dt", "tokens")  # the fiel
 class Window:
     """A batch of one task: frames up to t, the frames after it, and what conditions them.
 
-    `context (B, K, *S, C)` holds frames t−K+1 … t, `targets (B, M, *S, C)` frames t+1 … t+M, in physical units.
-    `inputs (B, *S, C_in)` is given rather than predicted; `params (B, P)` holds the task's numbers in the order of
-    `numbers_of(task)`; `dt (B,)` is the time between frames, or `dt (B, M)` that of each step to a target where they
-    differ (ask `step`). All samples of a window share the task and the `grid`. A steady task is one step of length 1
-    from nothing to its solution: its context is zero, its targets are that one frame.
+    A steady task is one step of length 1 from nothing to its solution: its context is zero, its targets that one frame.
 
-    `tokens (B, K + M, *G, D)` is what a frozen codec made of context and targets; a window that has them may leave the
-    frames themselves out (C = 0), and one that was not encoded has none.
+    Args:
+        task: Of all its samples.
+        context: Frames t−K+1 … t, `(B, K, *S, C)`, in physical units.
+        targets: Frames t+1 … t+M, `(B, M, *S, C)`.
+        inputs: What is given rather than predicted, `(B, *S, C_in)`.
+        params: Numbers `(B, P)` in the order of `numeric_params(task)`.
+        dt: The time between frames `(B,)`, or of each step to a target `(B, M)` where they differ; ask `step`.
+        grid: Of all its samples.
+        ids: Their names.
+        tokens: What a frozen codec made of context and targets, `(B, K + M, *G, D)`; the frames may then be left out
+            (C = 0).
     """
 
     task: TaskSpec
@@ -129,11 +134,15 @@ def mask_of(task: TaskSpec, inputs: Tensor) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Condition:
-    """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, the grid, and the name of the task.
+    """What drives one step.
 
-    `inputs (B, *S, C_in)`, in physical units, is what the task is given rather than predicts, where it is given any.
-    `grid` is that of frames and inputs; where it has no bounds, the box is the task's own. `noise (B, *G, D)`, standard
-    normal, is what a part that draws has to draw with; without it the part gives its mean.
+    Args:
+        params: Numbers `(B, P)` in the order of `numeric_params(task)`.
+        dt: The time of the step, `(B,)`.
+        grid: Of frames and inputs; where it has no bounds, the box is the task's own.
+        task: Its name.
+        inputs: What the task is given rather than predicts, `(B, *S, C_in)`, in physical units; None where nothing.
+        noise: Standard normal `(B, *G, D)`, with which a part draws; without it the part gives its mean.
     """
 
     params: Tensor
@@ -152,7 +161,12 @@ class Condition:
 
 @dataclass(frozen=True)
 class LatentState:
-    """What the codec makes of frames: tokens `z (B, *G, D)`, and the grid of the frames."""
+    """What the codec makes of frames.
+
+    Args:
+        z: Tokens `(B, *G, D)`.
+        grid: Of the frames.
+    """
 
     z: Tensor
     grid: Grid
@@ -160,9 +174,13 @@ class LatentState:
 
 @dataclass(frozen=True)
 class TaskStatistics:
-    """What the training data of a task are like: of its channels `(C,)`, inputs `(C_in,)` and parameters `(P,)`.
+    """What the training data of a task are like.
 
-    `dt` holds the least and the greatest time between two frames.
+    Args:
+        mean, std: Of its channels, `(C,)`.
+        input_mean, input_std: Of its inputs, `(C_in,)`.
+        low, high: The range of its parameters, `(P,)`.
+        dt: The least and the greatest time between two frames.
     """
 
     mean: Tensor

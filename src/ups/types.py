@@ -212,7 +212,13 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Field:
-    """A physical field: its tensor rank, and the name of each of its channels in the last axis of the values."""
+    """A physical field.
+
+    Args:
+        name: What it is called.
+        channels: The names of its components, in the order in which they lie in the last axis of the values.
+        rank: 0 for a scalar, 1 for a vector, whose components turn with space.
+    """
 
     name: str
     channels: tuple[str, ...]
@@ -229,7 +235,17 @@ class Field:
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter of a task: a number with limits, or a word out of `choices`."""
+    """A parameter of a task: a number with limits, or a word.
+
+    Args:
+        name: What it is called.
+        default: Its value where nobody says another.
+        help: What it is, in a few words.
+        above: It is larger than this.
+        at_least: It is no smaller than this.
+        choices: The words that it may be; none for a number.
+        encoded: The network is told the word, as its place among the choices.
+    """
 
     name: str
     default: float | str
@@ -237,7 +253,6 @@ class Param:
     above: float | None = None
     at_least: float | None = None
     choices: tuple[str, ...] = ()
-    # A word that the network is told, as the place of the value among the choices.
     encoded: bool = False
 
 
@@ -246,14 +261,17 @@ ARRAYS: Literal["arrays"] = "arrays"  # the kind of storage of a file that does 
 
 @dataclass(frozen=True)
 class Storage:
-    """How PDEBench stores a task: which layout, which file name, which data sets, which attributes.
+    """How files of a task are laid out and named.
 
-    `kind`: `array` (one data set, N×T×S), `fields` (one data set per channel), `groups` (one group per sample),
-    `steady` (a coefficient and a solution, no time), `incompressible` (velocity, particles, force, t).
-    `well` is The Well's own layout, `arrays` are plain arrays with named axes. `pattern` is the file name with
-    parameters in braces, `aliases` are further names under which such files are published (`*` stands for anything);
-    `attrs` maps a parameter to its attribute.
-    `spelling`: how numbers are spelled in the name, `python` (`1e-08`) or `short` (`1.e-8`).
+    Args:
+        kind: Of PDEBench's layouts `array` (one data set, N×T×S), `fields` (one per channel), `groups` (one group per
+            sample), `steady` (a coefficient and a solution, no time) or `incompressible` (velocity, particles, force,
+            t); `well` for The Well's, `arrays` for plain arrays with named axes.
+        pattern: The file name, with parameters in braces.
+        aliases: Further names under which such files are published; `*` stands for anything.
+        datasets: The names of its data sets.
+        attrs: The attribute of each parameter that has one.
+        spelling: How numbers stand in the name: `python` (`1e-08`) or `short` (`1.e-8`).
     """
 
     kind: Literal["array", "fields", "groups", "steady", "incompressible", "well", "arrays"]
@@ -266,15 +284,19 @@ class Storage:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """How states of a task go on from one to the next, as far as it is known."""
+    """How states of a task go on from one to the next, as far as it is known.
+
+    Args:
+        memoryless: One frame says all of the next: the frames before it tell nothing more.
+        changes_when_uniform: A state that has become uniform still changes, as where a reaction goes on or something
+            flows in from a wall.
+        advected_by: Parameters that are velocities: they move states in proportion to their size, as a wind does, and
+            do nothing else.
+    """
 
     memoryless: bool = False
-    """One frame says all of the next: the frames before it tell nothing more."""
     changes_when_uniform: bool = False
-    """A state that has become uniform still changes, as where a reaction goes on or something flows in from a wall."""
     advected_by: tuple[str, ...] = ()
-    """Parameters that are velocities: they move states in proportion to their size, as a wind does, and do nothing
-    else."""
 
 
 UNKNOWN = Dynamics()
@@ -282,12 +304,29 @@ UNKNOWN = Dynamics()
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What is known of a task: of a built-in one before any file is opened, else what its files say of themselves and
-    what the user declares. Nothing here is ever inferred from a shape.
+    """What is known of a task: declared by an equation, said by its files or by the user, never inferred from a shape.
 
-    `equation` names the built-in equation that it obeys, which then says its laws; a task of foreign data has none
-    unless the user says so. `mask` names the input channel that is 1 where a cell counts and 0 where there is nothing
-    (an obstacle, land); empty where every cell counts. `axes` are the names of the axes of space.
+    Args:
+        name: What it is called in configs and files.
+        title: The same for people.
+        fields: What is predicted; their channels make the last axis of the values.
+        bounds: Where its box begins and ends along each axis.
+        periodic: Which axes wrap around.
+        resolution: Cells along the first axis, where nobody asks for others.
+        end: The time of the last frame; the first is at 0.
+        frames: How many there are, at equal times.
+        storage: How its files are laid out and named.
+        parameters: What varies from sample to sample besides states.
+        inputs: Fields that are given and do not change in time (a force, a medium).
+        steady: It has no time: a solution follows from inputs and parameters.
+        conserved: Channels whose sum over the box stays.
+        positive: Channels that are never negative.
+        divergence_free: Channels of a vector without sources.
+        equation: The built-in equation that it obeys and that says its laws; empty for foreign data, unless said.
+        mask: The input channel that is 1 where a cell counts and 0 where nothing is (an obstacle, land); empty where
+            every cell counts.
+        axes: The names of the axes of space.
+        dynamics: How its states go on.
     """
 
     name: str
@@ -338,10 +377,16 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One sample: values `(T, *S, C)`, time first, channels last; T = 1 for a steady task.
+    """One sample.
 
-    `inputs` `(*S, C_in)` holds what is given rather than predicted (Darcy's coefficient, a body force); no channel
-    otherwise.
+    Args:
+        id: Its name, the same in every split and report.
+        task: What it is a sample of.
+        values: Frames `(T, *S, C)`, time first, channels last; T = 1 for a steady task.
+        domain: The grid of its cells.
+        times: `(T,)`.
+        params: Its parameters by name.
+        inputs: What is given rather than predicted, `(*S, C_in)`; C_in is 0 for most tasks.
     """
 
     id: str

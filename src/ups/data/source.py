@@ -31,7 +31,21 @@ AS_PARAMETER = "`datasets: {{{0}: {0}}}` in the task makes {0} a parameter"
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What a file says about itself; `notes` are harmless observations, `problems` contradictions, a sentence each."""
+    """What a file says about itself.
+
+    Args:
+        task: What its samples are of.
+        params: Parameters that all samples share.
+        domain: The grid of the first sample.
+        times: Of its frames.
+        ids: The names of the samples.
+        notes: Harmless observations, a sentence each.
+        problems: Contradictions, a sentence each.
+        units: Those it names, by channel, parameter and axis.
+        offered: Its numbers that are parameters if they are asked for.
+        unplaced: The axes of space of which nothing says where they lie.
+        unnamed: Parameters that nobody calls so, and their names in the file.
+    """
 
     task: TaskSpec
     params: Params
@@ -40,10 +54,10 @@ class SourceFacts:
     ids: tuple[str, ...]
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    units: Mapping[str, str] = field(default_factory=dict)  # those it names, by channel, parameter and axis
-    offered: Mapping[str, float] = field(default_factory=dict)  # its numbers that are parameters if they are asked for
-    unplaced: tuple[str, ...] = ()  # the axes of space of which nothing says where they lie
-    unnamed: Mapping[str, str] = field(default_factory=dict)  # parameters that nobody calls so, and their names there
+    units: Mapping[str, str] = field(default_factory=dict)
+    offered: Mapping[str, float] = field(default_factory=dict)
+    unplaced: tuple[str, ...] = ()
+    unnamed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -269,11 +283,14 @@ class _Assuming(View):
 
 @dataclass(frozen=True)
 class Reader:
-    """A file format. `sniff` says at little cost whether a path is of it, and never raises. `open` makes a source of
-    such a path; it is told the tasks there are, and what the user says of the one in the file, which may be nothing.
-    A name, laws and parameters that the user gives are applied afterwards, to the source of any reader.
+    """A file format.
 
-    `suffixes` are those of its files, which are looked for in a folder of many."""
+    Args:
+        sniff: Says at little cost whether a path is of it, and never raises.
+        open: Makes a source of such a path, told the tasks there are and what the user says of the one in the file,
+            which may be nothing. A name, laws and parameters of the user are applied afterwards, to any source.
+        suffixes: Of its files, which are looked for in a folder of many.
+    """
 
     sniff: Callable[[Path], bool]
     open: Callable[[Path, Mapping[str, TaskSpec], Definition], Source]

@@ -21,14 +21,14 @@ VARIANCE_FLOOR = 1e-7  # The Well's, for fields of size 1 and more; a part of th
 class Metric:
     """A way to measure an error; its name is its key in `METRICS`.
 
-    `table` of a comparison is `(N, T, C)`, an error of each frame and channel, whose mean is the sample's; or `(N,)`,
-    one number per sample. In a table of frames a lost one counts as infinite, whatever is computed for it. Nan means
-    that there is no such error; a metric whose mean is nan is left out of the results.
-
-    `batch` makes `(T, C)` out of a comparison and its table of frames: what PDEBench calls the error of a batch. With
-    None the metric is not one of PDEBench's and has no number in its modes.
-
-    `larger_is_better`: it measures success and not error, so that an upper bound on it, a gate, is refused.
+    Args:
+        meaning: What it measures, in a sentence.
+        table: Of a comparison, the error of each frame and channel `(N, T, C)`, whose mean is the sample's; or one
+            number per sample `(N,)`. A lost frame counts as infinite, whatever is computed for it. Nan means that there
+            is no such error; a metric whose mean is nan is left out of the results.
+        batch: Of a comparison and its table, what PDEBench calls the error of a batch, `(T, C)`; None where the metric
+            is not one of PDEBench's.
+        larger_is_better: It measures success and not error, so that an upper bound on it, a gate, is refused.
     """
 
     meaning: str

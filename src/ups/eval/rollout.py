@@ -121,10 +121,21 @@ class ModulePredictor:
 class Evaluation:
     """How a predictor did on a set of trajectories of one task.
 
-    `dt (N,)`, or `(N, T)` where steps differ. Samples that diverged (a non-finite frame, or an error of over 100 times
-    the truth) count in every mean. `spectra` holds the mean power per wavenumber of truth and prediction at the last
-    frame, `(2, wavenumbers, C)`, over the samples that did not diverge. `seconds` is spent in prediction alone.
-    `params (N, P)` are the parameters of each sample, in the order of `numbers_of(task)`; `marks` what each sample is.
+    Args:
+        task: Of all trajectories.
+        predictor: Who predicted.
+        split: Which part of the data they are.
+        protocol: What was given, and how far they were continued.
+        errors: Of each sample, frame and channel. Samples that diverged (a frame that is not finite, or an error of
+            over 100 times the truth) count in every mean.
+        dt: The time of a step, `(N,)`, or `(N, T)` where steps differ.
+        ids: The names of the samples.
+        spectra: The mean power per wavenumber of truth and prediction at the last frame, `(2, wavenumbers, C)`, over
+            the samples that did not diverge.
+        seconds: Spent in prediction alone.
+        examples: A few samples, to be shown.
+        params: Of each sample, `(N, P)` in the order of `numeric_params(task)`.
+        marks: What each sample is.
     """
 
     task: TaskSpec

@@ -48,12 +48,16 @@ CHANNELS = 8  # in the last axis of an array that nobody explained; more may be 
 class Data:
     """Trajectories in memory.
 
-    `values` is an array (numpy, torch, xarray), a dict of arrays by channel, or an `xarray.Dataset`. `dims` names the
-    axes of an array, in any order: `sample`, `time`, the axes of space by their names, `channel`; without them it is
-    `(sample, time, x[, y[, z]], channel)`, and an array of three axes `(sample, time, x)`. xarray brings its own names.
-    `coords` are the coordinates of an axis, by name (`t` or `time`, `x`, …). `params` hold a number, a word, or one of
-    them per sample. `inputs` are fields that are given and do not change in time, by name. `mask` is true where a cell
-    counts. `task` says the rest, as `ups.Definition` does: name, fields, which axes are periodic, laws.
+    Args:
+        values: An array (numpy, torch, xarray), a dict of arrays by channel, or an `xarray.Dataset`.
+        dims: The axes of an array, in any order: `sample`, `time`, those of space by their names, `channel`. Without
+            them it is `(sample, time, x[, y[, z]], channel)`, or of three axes `(sample, time, x)`; xarray brings its
+            own names.
+        coords: The coordinates of an axis, by name (`t` or `time`, `x`, …).
+        params: By name a number or a word, or one per sample.
+        inputs: By name the fields that are given and do not change in time.
+        mask: True where a cell counts.
+        task: The rest, as `ups.Definition` says it: name, fields, which axes are periodic, laws.
     """
 
     values: Any

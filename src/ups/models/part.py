@@ -17,7 +17,13 @@ from ups.types import TaskSpec
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a part is built for: the tasks, the grid each is trained on, and the parts that were built before it."""
+    """What a part is built for.
+
+    Args:
+        tasks: Those that it must know.
+        grids: The shape of the grid that each is trained on.
+        parts: Those that were built before it.
+    """
 
     tasks: Sequence[TaskSpec]
     grids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

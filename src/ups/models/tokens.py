@@ -82,7 +82,7 @@ class TokenNetwork(Part):
         self.fit_ranges(task.name, statistics.low, statistics.high)
 
     def fit_ranges(self, task: str, low: Tensor, high: Tensor) -> None:
-        """Record the range `(P,)` of each parameter in training, in the order of `numbers_of(task)`."""
+        """Record the range `(P,)` of each parameter in training, in the order of `numeric_params(task)`."""
         self.conditioner.range_of(task).fit(low, high)
 
     def fit_inputs(self, task: str, mean: Tensor, std: Tensor) -> None:
