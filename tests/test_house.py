@@ -123,12 +123,17 @@ class Code(NamedTuple):
     handlers: list[tuple[str, int]]  # what each catches, and where
     names: list[tuple[str, int]]  # that are assigned or are parameters, and where
     classes: list[str]
+    silent: list[str]  # public functions and classes of the file that no docstring explains
 
 
 @functools.cache
 def code_of(path: Path) -> Code:
     tree = ast.parse(path.read_text())
-    code = Code(ast.get_docstring(tree), [], [], [], [])
+    top = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
+    stores = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "__doc__"]
+    given = {node.value.id for node in stores if isinstance(node.value, ast.Name)}  # `run.__doc__ = …`
+    silent = [node.name for node in top if not ast.get_docstring(node) and node.name not in given]
+    code = Code(ast.get_docstring(tree), [], [], [], [], silent)
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
@@ -235,6 +240,11 @@ def test_every_file_says_in_one_line_what_it_is() -> None:
             doc = code_of(path).doc
             assert doc, f"{path}: a docstring comes first"
             assert "\n" not in doc, f"{path}: its docstring is one line"
+
+
+def test_every_public_function_and_class_of_the_instrument_says_what_it_is() -> None:
+    silent = {module_of(path): code_of(path).silent for path in FILES if wing_of(module_of(path)) == "ups"}
+    assert {module: names for module, names in silent.items() if names} == {}
 
 
 def test_no_error_is_swallowed() -> None:

@@ -19,6 +19,7 @@ Key = tuple[str, ...]
 
 
 def is_model(node: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether it is a class of configs or of parts of them."""
     return isinstance(node, type) and issubclass(node, BaseModel)
 
 

@@ -305,6 +305,7 @@ def hold(path: Path) -> int:
 
 
 def release(handle: int) -> None:
+    """Give up a file that `hold` holds."""
     status = os.fstat(handle)
     _held.pop((status.st_dev, status.st_ino), None)
     os.close(handle)

@@ -54,6 +54,7 @@ def generators(device: torch.device) -> Generators:
 
 
 def set_generators(states: Generators, device: torch.device) -> None:
+    """Put the generators of this process where `generators` found them."""
     torch.set_rng_state(states[0])
     if states[1] is not None:
         torch.cuda.set_rng_state(states[1], device)

@@ -64,4 +64,5 @@ def _varying(source: Source) -> list[str]:
 
 
 def stated(params: Params) -> str:
+    """Parameters as words: `nu = 0.01, beta = 1`."""
     return ", ".join(f"{name} = {value}" for name, value in params.items())

@@ -16,6 +16,7 @@ SAMPLES = ("batch", "sample", "samples", "member", "trajectory", "realization")
 
 
 def is_labelled(source: Any) -> bool:
+    """Whether it is an xarray; told without importing xarray."""
     return type(source).__module__.split(".")[0] == "xarray"
 
 

@@ -64,6 +64,7 @@ class Balance:
 
 
 def channel(c: int, factor: float = 1.0) -> Density:
+    """The density that is a channel, times a factor."""
     return lambda u, inputs, spacing: factor * u[..., c]  # noqa: ARG005
 
 
@@ -78,10 +79,12 @@ def along(axis: int, ndim: int, order: int = 1) -> tuple[int, ...]:
 
 
 def laplacian(c: int, ndim: int) -> tuple[BalancePart, ...]:
+    """The Laplacian of a channel, an order per axis."""
     return tuple(BalancePart(channel(c), along(axis, ndim, 2)) for axis in range(ndim))
 
 
 def number(params: Params, name: str) -> float:
+    """A parameter that must be a number."""
     value = params.get(name)
     if isinstance(value, int | float):
         return float(value)
@@ -89,6 +92,7 @@ def number(params: Params, name: str) -> float:
 
 
 def advection(params: Params) -> tuple[Balance, ...]:
+    """u_t + β u_x = 0."""
     beta = Coefficient("beta", "velocity β", number(params, "beta"))
     return (
         Balance((beta,), (BalanceLine((BalancePart(channel(0), (0,)),), ((BalancePart(channel(0, -1.0), (1,)),),)),)),
@@ -96,6 +100,8 @@ def advection(params: Params) -> tuple[Balance, ...]:
 
 
 def burgers(params: Params) -> tuple[Balance, ...]:
+    """u_t + (u²/2)_x = (ν/π) u_xx, as PDEBench scales ν."""
+
     def floor(u: Array, spacing: tuple[float, ...]) -> float:
         return float(SMEAR * spacing[0] * np.abs(u).max())
 
@@ -106,6 +112,7 @@ def burgers(params: Params) -> tuple[Balance, ...]:
 
 
 def reaction_diffusion(params: Params) -> tuple[Balance, ...]:
+    """u_t = ν u_xx + ρ u (1 − u)."""
     claimed = number(params, "nu")
     # The slowest wave decays by exp(−0.4 ν) between two frames, so that a fast diffusion is over before it is seen.
     nu = Coefficient("nu", "diffusion ν", claimed, lambda u, spacing: 0.02 * claimed**2)  # noqa: ARG005
@@ -124,6 +131,7 @@ def sorption(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
 
 
 def fitzhugh_nagumo(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
+    """An activator and an inhibitor that diffuse and react."""
     du = Coefficient("Du", "activator diffusion D_u", 1e-3)
     dv = Coefficient("Dv", "inhibitor diffusion D_v", 5e-3)
     k = Coefficient("k", "threshold k", 5e-3, lambda u, spacing: 1e-3)  # noqa: ARG005
@@ -139,6 +147,7 @@ def fitzhugh_nagumo(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
 
 
 def kuramoto_sivashinsky(params: Params) -> tuple[Balance, ...]:
+    """u_t + (u²/2)_x + u_xx + ν u_xxxx = 0."""
     parts = tuple(
         (BalancePart(density, (order,)),)
         for density, order in ((of(lambda u: -0.5 * u[..., 0] ** 2), 1), (channel(0, -1.0), 2), (channel(0, -1.0), 4))
@@ -152,6 +161,7 @@ def kuramoto_sivashinsky(params: Params) -> tuple[Balance, ...]:
 
 
 def korteweg_de_vries(params: Params) -> tuple[Balance, ...]:
+    """u_t + 6 u u_x + δ² u_xxx = 0."""
     parts = ((BalancePart(of(lambda u: -0.5 * u[..., 0] ** 2), (1,)),), (BalancePart(channel(0, -1.0), (3,)),))
     coefficients = (
         Coefficient("flux", "factor of (u²/2)_x", 6.0),

@@ -212,6 +212,7 @@ def boundary_masks(file: Any, names: tuple[str, ...], shape: tuple[int, ...]) ->
 
 
 def group_of(file: Any, name: str) -> Any:
+    """A group that a file of this layout must have; a DataError where it is missing."""
     node = file.get(name)
     if not isinstance(node, h5py.Group):
         raise DataError(f"{file.filename}: group '{name}' is missing; fetch the file again.")
@@ -219,6 +220,7 @@ def group_of(file: Any, name: str) -> Any:
 
 
 def attribute(node: Any, name: str) -> Any:
+    """An attribute that a node must have; a DataError where it is missing."""
     if name not in node.attrs:
         raise DataError(f"{node.file.filename}: attribute {name} of '{node.name}' is missing; fetch the file again.")
     return node.attrs[name]

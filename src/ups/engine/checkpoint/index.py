@@ -68,6 +68,7 @@ class ShardFile:
 
 
 def item_bytes(dtype: str) -> int:
+    """Bytes of one number of a format."""
     _, size, axes = DTYPES[dtype]
     return size * math.prod(axes)
 

@@ -33,6 +33,7 @@ Stamp = dict[str, tuple[int, int, int, int]]
 
 
 def step_name(step: int) -> str:
+    """The folder of the checkpoint of a step; names sort as steps do."""
     return f"step-{step:09d}"
 
 
@@ -168,6 +169,7 @@ def read_small(path: Path) -> bytes:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
+    """What a checkpoint says it consists of."""
     return read_json(path / MANIFEST)
 
 

@@ -31,6 +31,8 @@ class _Gated:
 
 
 class GatedAllGather(_Gated, DefaultAllGather):
+    """An all-gather that a failure on another rank can keep from starting."""
+
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         self.gate(f"all-gather of {self.name} ({output_tensor.numel()} numbers)")
         with _beyond_votes():
@@ -38,6 +40,8 @@ class GatedAllGather(_Gated, DefaultAllGather):
 
 
 class GatedReduceScatter(_Gated, DefaultReduceScatter):
+    """A reduce-scatter that a failure on another rank can keep from starting."""
+
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         self.gate(f"reduce-scatter of {self.name} ({input_tensor.numel()} numbers)")
         with _beyond_votes():
@@ -45,6 +49,7 @@ class GatedReduceScatter(_Gated, DefaultReduceScatter):
 
 
 def state_of(module: Any) -> Any:
+    """What torch knows of a sharded module."""
     return module._get_fsdp_state()
 
 
@@ -55,6 +60,7 @@ def groups(root: Any) -> Iterator[Any]:
 
 
 def groups_of(state: Any) -> list[Any]:
+    """The groups of parameters of one unit that are gathered together."""
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
     return [state._fsdp_param_group] if state._fsdp_param_group is not None else []  # torch before 2.13

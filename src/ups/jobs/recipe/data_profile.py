@@ -149,6 +149,7 @@ class DataProfile:
 
 
 def every_of(count: int, wanted: int) -> int:
+    """The stride that takes about `wanted` of `count`."""
     return max(1, count // wanted)
 
 
