@@ -85,7 +85,7 @@ INSTRUMENT = {
 WORKSHOP = {
     "wing": {"cli", "keys", "tracking", "sync", "fetch", "running", "doctor", "bundle", "lightning", "submit"},
     "cli": {"doctor", "fault_tests", "run_folders", "running", "submit", "supervise", "sweep", "tracking", "keys"},
-    "submit": {"cli", "supervise", "sweep", "tracking", "keys", "web"},
+    "submit": {"cli", "secrets", "supervise", "sweep", "keys", "web"},
     "lightning": {"running", "keys"},
     "bundle": set(),
     "sweep": {"run_folders", "running", "supervise", "keys"},
@@ -94,9 +94,11 @@ WORKSHOP = {
     "doctor": {"supervise", "keys"},
     "keys": {"supervise", "sync", "tracking"},
     "run_folders": {"supervise"},
-    "sync": {"fetch", "supervise", "tracking"},
-    "fetch": {"tracking", "web"},
-    "tracking": {"supervise", "web"},
+    "sync": {"fetch", "outbox", "supervise"},
+    "fetch": {"secrets", "web"},
+    "tracking": {"outbox", "supervise", "web"},
+    "outbox": {"secrets", "supervise"},
+    "secrets": set(),
     "supervise": set(),
     "web": set(),
 }
@@ -316,6 +318,25 @@ def test_nothing_is_handed_to_oneself_through_the_environment() -> None:
     rows = {str(path.relative_to(SOURCE)) for path in FILES if writes.search(path.read_text())}
     rows = {row for row in rows if not row.startswith("ups_fleet/fault_tests/")}  # they disturb on purpose
     assert rows == {f"ups_fleet/{name}" for name in library | child}
+
+
+def test_child_processes_begin_in_one_place() -> None:
+    """`ups_fleet/supervise/children.py`. Others have a reason of their own."""
+    below = {
+        "ups/provenance.py",
+        "ups/triton_check.py",
+        "ups/streams.py",
+    }  # git, a compiler, a count
+    workers = {"ups/data/loader.py", "ups_fleet/supervise/start_dir.py"}  # those of torch's loader
+    functions = {"ups_fleet/supervise/forked_functions.py"}  # called in a child, with what they return
+    bare = {"ups_fleet/supervise/rank_parent.py", "ups_fleet/bundle/selftest.py"}  # run without this package
+    apart = {"ups_fleet/bundle/download.py"}  # of a room that imports none, and reads line by line
+    proof = {"ups_bench/accuracy.py", "ups_bench/cache.py", "ups_bench/growth_start.py"}
+    tests = {"doctor/rank_checks.py", "fault_tests/command.py", "fault_tests/privileges.py"}
+    begins = re.compile(r"^\s*(?:import|from) (?:subprocess|multiprocessing)\b|os\.fork\(", re.M)
+    rows = {str(path.relative_to(SOURCE)) for path in FILES if begins.search(path.read_text())}
+    named = below | workers | functions | bare | apart | proof | {f"ups_fleet/{name}" for name in tests}
+    assert rows - named == {"ups_fleet/supervise/children.py"}
 
 
 def test_help_does_not_import_torch() -> None:

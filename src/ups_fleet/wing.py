@@ -80,7 +80,7 @@ class Fleet(Wing):
 
     @contextlib.contextmanager
     def around(self, folder: Path, config: Config, say: Say) -> Iterator[None]:
-        from ups_fleet.sync.delivery import copied
+        from ups_fleet.sync.copier import copied
         from ups_fleet.tracking import mirrored
 
         keys = _keys(config)

@@ -21,9 +21,10 @@ from ups_fleet.fault_tests.case import BATCH, SAVED, STEPS, CaseDir, Disturbance
 from ups_fleet.fault_tests.damage import damage
 from ups_fleet.fault_tests.rank_hooks import install
 from ups_fleet.running import supervised
+from ups_fleet.supervise.children import fork
 from ups_fleet.supervise.fault_plan import VARIABLE
 from ups_fleet.supervise.job import RankStart
-from ups_fleet.supervise.launchers.forked import ForkLauncher, fork
+from ups_fleet.supervise.launchers.forked import ForkLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.proc import alive, children
 from ups_fleet.supervise.rank_parent import die_with_parent

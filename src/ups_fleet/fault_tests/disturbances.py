@@ -24,8 +24,9 @@ import torch
 from ups.rundir import RunDir
 from ups_fleet.fault_tests.case import CaseDir, Disturbance, Press, first_start, print_to
 from ups_fleet.fault_tests.privileges import MemoryGroup
+from ups_fleet.supervise.children import fork
 from ups_fleet.supervise.job import RankStart
-from ups_fleet.supervise.launchers.forked import close_inherited, default_signals, fork
+from ups_fleet.supervise.launchers.forked import close_inherited, default_signals
 from ups_fleet.supervise.launchers.launcher import read_pids
 from ups_fleet.supervise.proc import alive, children, stat_of
 from ups_fleet.supervise.start_dir import StartDir

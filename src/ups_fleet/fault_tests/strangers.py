@@ -29,8 +29,8 @@ from ups_fleet.fault_tests.privileges import (
     mount_processes,
     unshare,
 )
+from ups_fleet.supervise.children import fork
 from ups_fleet.supervise.job import RankStart
-from ups_fleet.supervise.launchers.forked import fork
 from ups_fleet.supervise.network import Listener, is_private, listeners
 from ups_fleet.supervise.proc import alive, descendants
 

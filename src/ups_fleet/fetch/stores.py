@@ -107,7 +107,7 @@ def _errors_of_stores() -> tuple[type[Exception], ...]:
 
 def spoken(error: BaseException) -> str:
     """The words of an error, short and without secrets."""
-    from ups_fleet.tracking.secrets import hiding
+    from ups_fleet.secrets import hiding
 
     text = hiding(os.environ)(" ".join(str(error).split()).encode(errors="replace")).decode(errors="replace")
     return text[:200]

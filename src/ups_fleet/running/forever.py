@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from ups.verdict import Ending, classify
 from ups_fleet.fetch.patience import UnreachableError
 from ups_fleet.keys import fleet_keys
 from ups_fleet.running.supervised import progress
+from ups_fleet.supervise.children import Ended, UnansweredError, ask
 from ups_fleet.supervise.forked_functions import failure_of, run
 
 # What another try may mend; docs/howto-run-for-weeks.md gives the reason for each ending that is or is not here.
@@ -125,25 +125,24 @@ def _reached(folder: RunDir, config: RunConfig) -> int:
 def requeue(environ: Mapping[str, str], say: Say) -> None:
     """Ask SLURM to queue this job again, unless somebody has cancelled it; a sentence where it will not."""
     job = environ["SLURM_JOB_ID"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        if "JobState=CANCELLED" in _scontrol("show", "job", "--oneliner", job):
+    with contextlib.suppress(OSError, UnansweredError):
+        if "JobState=CANCELLED" in _scontrol("show", "job", "--oneliner", job).stdout:
             say(f"job {job} was cancelled, so it is not queued again; --forever goes on when it is submitted anew.")
             return
     try:
-        _scontrol("requeue", job)
-    except subprocess.CalledProcessError as error:
-        reason = " ".join((error.stderr or "").split()) or f"code {error.returncode}"
-    except (OSError, subprocess.SubprocessError) as error:
+        done = _scontrol("requeue", job)
+    except (OSError, UnansweredError) as error:
         reason = str(error)
     else:
-        say(f"job {job} is queued again, and will go on from here.")
-        return
+        if not done.returncode:
+            say(f"job {job} is queued again, and will go on from here.")
+            return
+        reason = " ".join(done.stderr.split()) or f"code {done.returncode}"
     say(f"job {job} could not be queued again ({reason}); submit it anew, and it goes on from here.")
 
 
-def _scontrol(*words: str) -> str:
-    command = ["scontrol", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER, check=True).stdout
+def _scontrol(*words: str) -> Ended:
+    return ask(["scontrol", *words], ANSWER)
 
 
 @contextlib.contextmanager

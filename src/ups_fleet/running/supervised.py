@@ -32,7 +32,7 @@ from ups_fleet.supervise.job import RankJob
 from ups_fleet.supervise.launchers import Launcher, launcher_of
 from ups_fleet.supervise.network import answers, check_interface
 from ups_fleet.supervise.supervisor import Supervisor
-from ups_fleet.sync.delivery import copied
+from ups_fleet.sync.copier import copied
 from ups_fleet.tracking import TrackingConfig, TroubleWatch, mirrored
 
 EVERY = 30.0  # seconds between two words on how far something is

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 
 from ups.types import ConfigError, DataError
+from ups_fleet.supervise.children import UnansweredError, ask
 
 ANSWER = 120.0  # seconds that a client has for its answer
 AGAIN = 1.0  # seconds before it is asked again
@@ -31,10 +31,10 @@ def answer(
     with another code than these. `tries`: how often it is asked where a signal ended it, as a lost connection does."""
     name = " ".join(words[:2]) if len(words) > 1 and not words[1].startswith("-") else words[0]
     try:
-        done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=within, check=False)
+        done = ask(words, within, text=text)
     except FileNotFoundError:
         raise ConfigError(f"{words[0]}: there is no such command here; {advice}.") from None
-    except subprocess.TimeoutExpired:
+    except UnansweredError:
         raise RefusedError(f"{name} has not answered in {within:.0f} s; ask again when it does.") from None
     if done.returncode < 0 and tries > 1:
         time.sleep(AGAIN)

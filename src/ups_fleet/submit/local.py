@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 from ups.later import torch
 from ups.types import ConfigError, DataError, counted
@@ -17,6 +15,7 @@ from ups.wire import host_and_port
 from ups_fleet.submit.job import LaunchJob, Status, ended
 from ups_fleet.submit.records import file_of, jobs_folder, keep_text
 from ups_fleet.submit.shell import begun_or_resumed, checks, quoted, within_seconds
+from ups_fleet.supervise.children import log_of, start
 from ups_fleet.supervise.job import refuse_nesting
 from ups_fleet.supervise.network import check_interface, local_address, port_taken
 from ups_fleet.supervise.proc import end_all, is_mine, owned, stat_of
@@ -76,15 +75,8 @@ class Local:
     def submit(self, job: LaunchJob, text: str) -> str:
         script = keep_text(job.key, text)
         own = {VARIABLE: job.key, GRACE: str(job.grace), CODE: str(file_of(job.key, ".code"))}
-        with _private(file_of(job.key, ".log")) as log:
-            subprocess.Popen(
-                ["sh", str(script)],
-                env={**os.environ, **own},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        with log_of(file_of(job.key, ".log")) as log:
+            start(["sh", str(script)], log, env={**os.environ, **own})
         return job.key
 
     def find(self, key: str) -> str | None:
@@ -136,11 +128,6 @@ def _patience(own: Mapping[str, str]) -> float:
         return min(max(float(own.get(GRACE, "0")), 0.0), LONGEST)
     except ValueError:
         return 0.0
-
-
-def _private(path: Path) -> BinaryIO:
-    """A file to append to that this user alone may read: who knows what a job prints."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
 
 
 def check_here(job: LaunchJob) -> None:

@@ -13,10 +13,10 @@ from ups.files import is_pattern
 from ups.run.config import RunConfig
 from ups.types import ConfigError, DataError
 from ups_fleet.keys import fleet_keys
+from ups_fleet.secrets import secret_in
 from ups_fleet.submit.job import LaunchJob, Option
 from ups_fleet.submit.records import new_key
 from ups_fleet.sweep.axes import SweepPoint
-from ups_fleet.tracking.secrets import secret_in
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # of data that are fetched, such as s3://bucket/file
 # In an address: a password behind a user's name, or a token in the place of that name.

@@ -10,11 +10,11 @@ from pathlib import Path
 from ups.run_files import VERDICT
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Verdict
+from ups_fleet.secrets import hiding
 from ups_fleet.submit import ENGINES
 from ups_fleet.submit.commands import NotSubmittedError
 from ups_fleet.submit.job import Engine, Status
 from ups_fleet.submit.records import LaunchRecord, all_records, file_of, record_of, with_identity
-from ups_fleet.tracking.secrets import hiding
 
 
 def identified(record: LaunchRecord) -> LaunchRecord:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from ups.types import ConfigError, DataError, counted
 from ups_fleet.run_folders.evidence import LivingProcesses
 from ups_fleet.run_folders.state import COMPLETE, RunState, state_of
 from ups_fleet.running.live_line import LiveLine, phase_of
+from ups_fleet.supervise.children import Program, start
 from ups_fleet.supervise.stop_requests import StopRequests
 from ups_fleet.sweep.axes import SweepPoint
 
@@ -122,7 +122,7 @@ class SweptRun:
 
     point: SweepPoint
     slot: Slot
-    process: subprocess.Popen[bytes]
+    process: Program
 
 
 @dataclass
@@ -239,14 +239,8 @@ class Sweep:
         log.parent.mkdir(parents=True, exist_ok=True)
         where = f" on {slot.device}" if slot.device else ""
         with log.open("ab") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "ups_fleet.sweep.child", str(os.getpid()), *words],
-                env={**os.environ, **dict(slot.variables)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is this process's to pass on
-            )
+            tied = [sys.executable, "-m", "ups_fleet.sweep.child", str(os.getpid()), *words]
+            process = start(tied, output, env={**os.environ, **dict(slot.variables)})
         self.children.append(SweptRun(point, slot, process))
         self.starts[point.name] += 1
         self.say(f"{point.name}: {'resumed' if known else 'started'}{where} ({self._count()}).")
@@ -331,7 +325,7 @@ def _held(folder: Path) -> int:
         raise DataError(f"{folder}: cannot be used for a sweep ({error.strerror}); choose another --out.") from None
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: Program) -> None:
     """End a run that has not left by itself; its ranks go with it."""
     if process.poll() is None:
         process.kill()

@@ -15,7 +15,7 @@ from ups.types import ConfigError, DataError, counted
 from ups_fleet.fetch.addresses import shown
 from ups_fleet.fetch.download import Download, Wanted
 from ups_fleet.fetch.landing import FOLDER
-from ups_fleet.sync.courier import end_couriers
+from ups_fleet.outbox import end_couriers
 from ups_fleet.sync.push import CopyReceipt, alone_with, receipt_of, run_id
 from ups_fleet.sync.remote_run import Manifest, RemoteRun
 
@@ -55,9 +55,9 @@ def prepare(url: str | None, place: Path, say: Callable[[str], None], *, resume:
 def remember(run: RunDir, seen: str | None) -> None:
     """Write down, in the folder of a run that this process has begun, which manifest this machine may replace. A
     courier that a killed process has left is ended: what it has published is remembered too."""
+    end_couriers(run.folder)
     if seen is None:
         return
-    end_couriers(run.folder)
     with alone_with(run, lambda: None):
         receipt = CopyReceipt.read(receipt_of(run))
         receipt.trouble = ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +15,13 @@ from ups.parsing import read_record
 from ups.presence import look
 from ups.rundir import DEEPEST, RunDir
 from ups.types import counted
+from ups_fleet.outbox import courier_of, sending
+from ups_fleet.supervise.children import Program, finish
 from ups_fleet.tracking.log_reader import whole_lines
 from ups_fleet.tracking.mirror import MirrorReceipt, RunEnding, shortage
 from ups_fleet.tracking.settings import TrackingConfig, is_folder
 
+FEED = "ups_fleet.tracking.feed"  # the program of a courier
 WAIT = 10.0  # seconds for deliveries by the way, of all runs together
 AGAIN = 600.0  # seconds after a failure before one is tried again by the way
 AT_ONCE = 4  # runs
@@ -52,15 +53,14 @@ class Delivery:
 def mirrored(folder: Path, settings: TrackingConfig, say: Callable[[str], None]) -> Iterator[None]:
     """While the block runs, a courier carries the log of the run to its mirrors; afterwards it has `settings.wait`
     seconds to tell them the rest and how the run has ended. Nothing that mirrors do reaches the block."""
-    courier = _courier_of(folder, settings, say) if settings.to else None
-    try:
+    if not settings.to:
         yield
+        return
+    try:
+        with sending(lambda: _courier_of(folder, settings, say), settings.wait):
+            yield
     finally:
-        if courier is not None:
-            if courier.poll() is not None:  # somebody has killed it
-                courier = _courier_of(folder, settings, say) or courier
-            end_courier(courier, settings.wait)
-        if settings.to and RunDir(folder).config.is_file():
+        if RunDir(folder).config.is_file():
             for delivery in deliveries(folder):
                 if not delivery.whole:
                     say(delivery.sentence(folder))
@@ -102,7 +102,7 @@ def deliver(folder: Path, wait: float = WAIT, *, by_user: bool = False) -> list[
     elif foreign_in(folder, DEEPEST) is not None or (settings := settings_of(folder)) is None or settings.uri:
         return states
     with contextlib.suppress(OSError):  # no process to be had, or a full disk: it is tried the next time
-        end_courier(_start(folder, 0, wait, names), wait)
+        finish(courier_of(folder, FEED, "0", str(wait), *names), wait)
         for state in (state for state in deliveries(folder) if not state.whole and not state.trouble):
             place = RunDir(folder).tracking(f"{state.name}.json")
             replace(MirrorReceipt.read(place), trouble=f"it took longer than {wait:.0f} s").write(place)
@@ -187,34 +187,16 @@ def _untried(folder: Path, names: Sequence[str]) -> bool:
     return False
 
 
-def _courier_of(folder: Path, settings: TrackingConfig, say: Callable[[str], None]) -> subprocess.Popen[bytes] | None:
+def _courier_of(folder: Path, settings: TrackingConfig, say: Callable[[str], None]) -> Program | None:
     """A courier for the run that this process carries out; None, with a sentence, where there can be none now."""
     try:
         write_settings(folder, settings)
-        return _start(folder, os.getpid(), max(settings.wait, ORPHANED), settings.to)
+        limit = max(settings.wait, ORPHANED)
+        return courier_of(folder, FEED, str(os.getpid()), str(limit), *settings.to)
     except OSError as error:
         say(f"{folder}: {', '.join(settings.to)} cannot be told of the run now ({error.strerror or error}); "
             f"training goes on, and `ups track {folder}` tells them later.")  # fmt: skip
         return None
-
-
-def _start(folder: Path, owner: int, limit: float, names: Sequence[str]) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "ups_fleet.tracking.courier", str(folder.resolve()), str(owner), str(limit), *names]
-    nothing = subprocess.DEVNULL
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True)
-
-
-def end_courier(courier: subprocess.Popen[bytes], wait: float) -> None:
-    """Tell a courier that the run is over, and wait for it; the processes it has started die with it."""
-    assert courier.stdin is not None
-    try:
-        courier.stdin.close()
-        courier.wait(wait)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        pass  # what is missing is sent later
-    finally:
-        courier.kill()
-        courier.wait()
 
 
 def _lines(path: Path, start: int, end: int) -> int:

@@ -1,26 +1,60 @@
-"""The process of one mirror: it sends the rows of the log until the run has ended, and then how it ended."""
+"""The courier of the mirrors of a run: each is sent the rows of the log until the run has ended, and how it ended."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import select
+import signal
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from ups.files import write_atomic
 from ups.rundir import RunDir
+from ups_fleet.outbox import AGAIN, BUSY, DONE, Line, Sender, be_courier
+from ups_fleet.supervise.rank_parent import die_with_parent
 from ups_fleet.tracking import MIRRORS
-from ups_fleet.tracking.log_reader import LogReader, LogRow, Overruled, holding_rows
+from ups_fleet.tracking.log_reader import LogReader, LogRow, Overruled, holding_rows, whole_lines
 from ups_fleet.tracking.mirror import Mirror, MirrorReceipt, RunEnding, RunFacts
 
 LOOK = 1.0  # seconds between two looks at the log
-AGAIN, BUSY = 75, 76  # exit codes: start me again; another process feeds this mirror
 
 
-def feed(mirror: Mirror, receipt: Path) -> bool:
-    """Send everything until standard input ends; False where a run has gone back, so that it must be opened again.
+@dataclass
+class Feeder(Sender):
+    """Feeds the mirror `name` of the run in `folder`, which the process `owner` carries out; 0: nobody does."""
 
-    The end of standard input says that the run has ended or that nobody carries it out any more.
-    """
+    folder: Path
+    name: str
+    owner: int = 0
+    patience: ClassVar[float] = 120.0
+
+    @property
+    def receipt(self) -> Path:
+        return RunDir(self.folder).tracking(f"{self.name}.json")
+
+    def send(self, line: Line) -> int:
+        lock = os.open(self.receipt.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return BUSY
+        mirror = MIRRORS[self.name](RunFacts.read(self.folder, self.owner))
+        return DONE if feed(mirror, self.receipt, line) else AGAIN
+
+    def whole(self) -> bool:
+        return MirrorReceipt.read(self.receipt).position >= whole_lines(RunDir(self.folder).metrics)
+
+    def troubled(self, reason: str, printed: bytes) -> None:
+        receipt = MirrorReceipt.read(self.receipt)
+        receipt.trouble = reason
+        receipt.write(self.receipt)
+        write_atomic(self.receipt.with_suffix(".log"), printed)
+
+
+def feed(mirror: Mirror, receipt: Path, line: Line) -> bool:
+    """Send everything until the run is over; False where it has gone back, so that the mirror must be opened again."""
     run = mirror.facts.run
     mirror.open()
     log, overruled = LogReader(run.metrics), Overruled()
@@ -31,6 +65,7 @@ def feed(mirror: Mirror, receipt: Path) -> bool:
     log = LogReader(run.metrics)
     while log.position < end:
         _send(mirror, log, holding_rows(log.read(), names), held, receipt)
+        line.beat()
     mirror.settle()
     held.write(receipt)
     over = False
@@ -40,12 +75,13 @@ def feed(mirror: Mirror, receipt: Path) -> bool:
             if overruled.goes_back(row):
                 return False
             overruled.add(row)
+        line.beat()
         if rows:
             _send(mirror, log, rows, held, receipt)
         elif over:
             break
         else:
-            over = bool(select.select([0], [], [], LOOK)[0])
+            over = line.over(LOOK)
     conclusion = RunEnding.of(run)
     mirror.close(conclusion)
     held.ending = conclusion.ending
@@ -59,13 +95,12 @@ def _send(mirror: Mirror, log: LogReader, rows: list[LogRow], held: MirrorReceip
     held.write(path)
 
 
-def main(folder: Path, name: str, owner: int) -> int:
-    """Feed the mirror `name` of the run in `folder`."""
-    run = RunDir(folder)
-    lock = os.open(run.tracking(f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return BUSY
-    mirror = MIRRORS[name](RunFacts.read(folder, owner))
-    return 0 if feed(mirror, run.tracking(f"{name}.json")) else AGAIN
+def main(folder: Path, owner: int, limit: float, names: tuple[str, ...]) -> None:
+    """The courier of the mirrors `names`."""
+    if not owner:  # of a run that is over: whoever wanted it sent waits for that
+        die_with_parent(signal.SIGKILL, os.getppid())
+    be_courier([Feeder(folder, name, owner) for name in names], limit)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), tuple(sys.argv[4:]))

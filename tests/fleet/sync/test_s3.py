@@ -12,6 +12,7 @@ from random import Random
 from threading import Thread
 
 import pytest
+from copied_runs import one_pass
 
 from ups.progress import Progress
 from ups.rundir import RunDir
@@ -19,7 +20,6 @@ from ups.types import ConfigError, DataError
 from ups_fleet.fetch.fetch import plan
 from ups_fleet.fetch.patience import UnreachableError
 from ups_fleet.sync import push, restore
-from ups_fleet.sync.courier import one_pass
 from ups_fleet.sync.push import CopyReceipt, receipt_of
 from ups_fleet.sync.remote_run import RemoteRun
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from copied_runs import one_pass
 from safetensors.torch import load_file
 
 from ups.config import load
@@ -26,8 +27,9 @@ from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 from ups_fleet.fetch.patience import UnreachableError
-from ups_fleet.sync import delivery, push, remote_run, restore
-from ups_fleet.sync.courier import RunCopier, couriers_of, one_pass
+from ups_fleet.outbox import Post, couriers_of
+from ups_fleet.sync import copier, push, remote_run, restore
+from ups_fleet.sync.copier import Copier
 from ups_fleet.sync.push import CopyReceipt, entries, receipt_of
 from ups_fleet.sync.remote_run import Manifest, RemoteRun
 
@@ -195,20 +197,21 @@ def test_failures_of_the_store_are_retried_and_told(tmp_path: Path, monkeypatch:
     run, place = a_run(tmp_path), tmp_path / "bucket"
     url = place.as_uri()
     place.write_text("not a folder")
-    copying = RunCopier(run, url)
-    assert not copying.look(0.0)
+    post = Post(Copier(run.folder, url), bytes)
+    until(lambda: post.look(time.monotonic()) or post.failures, "it fails")
     assert CopyReceipt.read(receipt_of(run)).trouble
-    assert not copying.look(copying.due - 1.0)  # not before its time
+    post.look(post.due - 0.1)
+    assert post.child is None, "not before its time"
     place.unlink()
-    assert copying.look(copying.due + 1.0)
+    post.end()
+    until(lambda: post.look(time.monotonic()) or post.finished, "it is copied")
     assert CopyReceipt.read(receipt_of(run)).trouble == ""
-    assert copying.look(copying.due + 2.0)
     said: list[str] = []
-    monkeypatch.setattr(delivery, "WAIT", 0.5)
+    monkeypatch.setattr(copier, "WAIT", 0.5)
     shutil.rmtree(place)
     place.write_text("not a folder")
     run.verdict.write_text("{}\n")
-    with delivery.copied(run.folder, url, said.append):
+    with copier.copied(run.folder, url, said.append):
         pass
     assert len(said) == 1
     assert "does not have all of" in said[0]
@@ -217,15 +220,15 @@ def test_failures_of_the_store_are_retried_and_told(tmp_path: Path, monkeypatch:
 def test_a_killed_courier_costs_nothing_and_the_end_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, url = a_run(tmp_path), (tmp_path / "bucket").as_uri()
     begun: list[subprocess.Popen[bytes]] = []
-    truly = delivery._courier
+    truly = copier._courier
 
     def courier(*words: object) -> subprocess.Popen[bytes] | None:
         begun.append(truly(*words))  # type: ignore[arg-type]
         return begun[-1]
 
-    monkeypatch.setattr(delivery, "_courier", courier)
+    monkeypatch.setattr(copier, "_courier", courier)
     said: list[str] = []
-    with delivery.copied(run.folder, url, said.append):
+    with copier.copied(run.folder, url, said.append):
         os.kill(begun[0].pid, signal.SIGKILL)
         begun[0].wait()
         run.verdict.write_text('{"verdict": "SUCCESS", "at": "last"}\n')
@@ -238,7 +241,7 @@ def test_a_killed_courier_costs_nothing_and_the_end_is_copied(tmp_path: Path, mo
 OWNER = """
 import sys, time
 from pathlib import Path
-from ups_fleet.sync.delivery import copied
+from ups_fleet.sync.copier import copied
 with copied(Path(sys.argv[1]), sys.argv[2], print):
     time.sleep(600)
 """
@@ -340,8 +343,9 @@ def test_a_manifest_that_no_disk_could_hold_is_refused(paths: tuple[str, ...], s
 
 def test_a_hung_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(tmp_path)
-    monkeypatch.setattr("ups_fleet.sync.courier.PATIENCE", 0.5)
-    monkeypatch.setattr("ups_fleet.sync.courier.push", lambda *_: time.sleep(60))
+    monkeypatch.setattr(Copier, "patience_after", 0.5)
+    monkeypatch.setattr(Copier, "tries", 1)
+    monkeypatch.setattr(copier, "push", lambda *_: time.sleep(60))
     began = time.monotonic()
     assert not one_pass(run, (tmp_path / "bucket").as_uri())
     assert time.monotonic() - began < 50

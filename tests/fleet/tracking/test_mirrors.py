@@ -24,6 +24,7 @@ from ups.run.config import run_config
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending
+from ups_fleet.outbox import Line
 from ups_fleet.tracking import MIRRORS, Mirror, TrackingConfig, feed, require
 from ups_fleet.tracking.delivery import write_settings
 from ups_fleet.tracking.log_reader import LogReader, LogRow
@@ -66,7 +67,7 @@ def feed_here(folder: Path, name: str, killed: bool) -> None:
             os.killpg(0, signal.SIGKILL)
 
         feed._send = send_and_die  # type: ignore[assignment]
-    sys.exit(feed.main(folder, name, 0))
+    sys.exit(feed.Feeder(folder, name).send(Line()))
 
 
 def fed(folder: Path, name: str, killed: bool = False) -> int:

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 import urllib.error
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.types import ConfigError
+from ups_fleet.supervise.children import UnansweredError, ask
 from ups_fleet.web import FetchPace, WebRequest, opener
 
 # As a program, not as a library: its releases pin exact versions of packages that a run needs in other ones, and its
@@ -178,15 +178,13 @@ class Client:
         command = [*program(), *words, "--retry", str(retry), "--raw", *last]
         environment = {**os.environ, "VASTAI_NO_UPDATE_CHECK": "1", "PYTHONUTF8": "1"}
         try:
-            done = subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience, check=False
-            )
-        except subprocess.TimeoutExpired:
+            done = ask(command, patience, env=environment)
+        except UnansweredError:
             raise VastError(f"Vast has not answered `vastai {words[0]} {words[1]}` within {patience:.0f} s.") from None
         except OSError as error:
             raise ConfigError(f"{command[0]}: cannot be run ({error.strerror}); {INSTALL}.") from None
-        text, problem = done.stdout[:MOST].decode(errors="replace"), done.stderr.decode(errors="replace")
-        self._raise(problem, done.returncode, f"vastai {words[0]} {words[1]}")
+        text = done.stdout[:MOST]
+        self._raise(done.stderr, done.returncode, f"vastai {words[0]} {words[1]}")
         if not parse:
             return text
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ups.files import write_atomic
 from ups.types import ConfigError, DataError
+from ups_fleet.secrets import hiding
 from ups_fleet.submit.job import LaunchJob, Status, ended
 from ups_fleet.submit.records import LaunchRecord, file_of, record_with
 from ups_fleet.submit.vast.client import Client, Machine, VastError
@@ -26,7 +27,6 @@ from ups_fleet.submit.vast.rent import (
     rented,
 )
 from ups_fleet.submit.vast.source import render
-from ups_fleet.tracking.secrets import hiding
 
 LINES = 100_000
 # What the start script says last.

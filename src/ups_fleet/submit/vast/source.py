@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -14,6 +13,7 @@ from ups.types import ConfigError
 from ups.version import __version__
 from ups_fleet.submit.job import LaunchJob, Option
 from ups_fleet.submit.shell import quoted
+from ups_fleet.supervise.children import UnansweredError, ask
 
 SSH = re.compile(r"(?:ssh://)?git@([\w.-]+)[:/](?!\d+/)(.+)")
 LOGIN = re.compile(r"://[^/]*@|\?")  # also one of a query, such as ?private_token=…
@@ -102,7 +102,7 @@ def _check_pushed(root: Path, repo: str, commit: str) -> None:
 def _holds(root: Path, tip: str, commit: str) -> bool:
     """Whether a commit is among the ancestors of another that is known here."""
     command = ["git", "-C", str(root), "merge-base", "--is-ancestor", commit, tip]
-    return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
+    return ask(command, 30.0).returncode == 0
 
 
 def _check_there(job: LaunchJob, root: Path, data: str) -> None:
@@ -138,8 +138,8 @@ def _git(folder: Path, *words: str, problem: str) -> str:
     if words[0] == "-c":
         apart |= {"HOME": os.devnull, "XDG_CONFIG_HOME": os.devnull}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=apart)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = ask(command, 60.0, env=apart)
+    except (OSError, UnansweredError) as error:
         raise ConfigError(f"{problem} ({type(error).__name__}); a rented machine gets its code by git.") from None
     if done.returncode:
         reason = " ".join(done.stderr.split())[-160:]

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 from ups.streams import alone
 from ups.types import ConfigError
 from ups_fleet.supervise import rank_parent
-from ups_fleet.supervise.forked_functions import CaughtExit
+from ups_fleet.supervise.children import Child, fork, leave
 from ups_fleet.supervise.job import RankStart
-from ups_fleet.supervise.launchers.launcher import ProcessLauncher, RankProcess
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher
 
 
 class ForkLauncher(ProcessLauncher):
@@ -56,7 +55,7 @@ class ForkLauncher(ProcessLauncher):
         self._may_copy = self._hooks is not None
         return self._copies and not self._may_copy
 
-    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
         if not self._copies:
             return super().child(command, env, log)
         return fork(lambda: self._be_parent(list(command), env, log.fileno()))
@@ -83,53 +82,7 @@ class ForkLauncher(ProcessLauncher):
                 sys.stdout.flush()
             after()
 
-        _leave(work)
-
-
-class ForkedProcess:
-    """A forked child of this process, with the methods of subprocess.Popen."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._code: int | None = None
-
-    def poll(self) -> int | None:
-        return self._wait(os.WNOHANG)
-
-    def wait(self) -> int:
-        code = self._wait(0)
-        assert code is not None
-        return code
-
-    def _wait(self, how: int) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, how)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
-
-
-def fork(work: Callable[[], None]) -> ForkedProcess:
-    """A copy of this process that does `work` and ends as a process of its own would."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # either may have been closed before this process began
-        stream.flush()
-    gc.freeze()  # a collection in the child would copy every page it looks at
-    pid = os.fork()
-    if pid == 0:
-        _leave(work)
-    gc.unfreeze()
-    return ForkedProcess(pid)
-
-
-def _leave(work: Callable[[], None]) -> NoReturn:
-    """Do `work` and exit with its code; an exception goes to stderr."""
-    with CaughtExit() as caught:
-        work()
-    with contextlib.suppress(OSError, ValueError):
-        if caught.code == 1:
-            print(caught.result.traceback, file=sys.stderr)
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            stream.flush()
-    os._exit(caught.code)
+        leave(work)
 
 
 def default_signals() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +9,8 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
 from ups.parsing import read_json
-from ups_fleet.supervise import network
+from ups_fleet.supervise import children, network
+from ups_fleet.supervise.children import Child, end_session
 from ups_fleet.supervise.job import RankStart, parent_command
 from ups_fleet.supervise.start_dir import StartDir
 
@@ -109,23 +107,6 @@ def read_exits(files: StartDir) -> dict[int, Exit]:
     return {r["rank"]: Exit(r["rank"], r["code"], r["clock"]) for r in records if r}
 
 
-def kill_group(pid: int) -> None:
-    """SIGKILL to a session's first process and its group, where it still exists."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
-class RankProcess(Protocol):
-    """What is asked of a started process."""
-
-    @property
-    def pid(self) -> int: ...
-    def poll(self) -> int | None: ...
-    def wait(self) -> int: ...
-
-
 class ProcessLauncher(RecordedRanks):
     """Every rank is a process of its own, under a parent that this process starts.
 
@@ -137,7 +118,7 @@ class ProcessLauncher(RecordedRanks):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parents: list[RankProcess] = []  # of the ranks, in their order
+        self._parents: list[Child] = []  # of the ranks, in their order
         self._gone: dict[int, float] = {}
         self._first = 0  # rank of this machine
 
@@ -164,12 +145,10 @@ class ProcessLauncher(RecordedRanks):
         """The command line of a rank; a launcher that puts something in front of it overrides this."""
         return start.job.command
 
-    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
         """Start the parent of a rank, in a session of its own; the rank runs `command`."""
         words = parent_command(command)
-        return subprocess.Popen(
-            words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+        return children.start(words, log, env=env)
 
     def poll(self) -> int | None:
         codes = [parent.poll() for parent in self._parents]
@@ -189,5 +168,4 @@ class ProcessLauncher(RecordedRanks):
     def kill(self) -> None:
         for parent in self._parents:  # each takes its rank with it
             if parent.poll() is None:
-                kill_group(parent.pid)
-            parent.wait()
+                end_session(parent)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from pydantic import ValidationError
 
-from ups_fleet.tracking.secrets import hiding
+from ups_fleet.secrets import hiding
 from ups_fleet.tracking.settings import TrackingConfig
 
 SECRET = r"pw#p/ass\word99"
