@@ -330,7 +330,7 @@ def test_child_processes_begin_in_one_place() -> None:
     workers = {"ups/data/loader.py", "ups_fleet/supervise/start_dir.py"}  # those of torch's loader
     functions = {"ups_fleet/supervise/forked_functions.py"}  # called in a child, with what they return
     bare = {"ups_fleet/supervise/rank_parent.py", "ups_fleet/bundle/selftest.py"}  # run without this package
-    apart = {"ups_fleet/bundle/download.py"}  # of a room that imports none, and reads line by line
+    apart = {"ups_fleet/bundle/wheels.py"}  # of a room that imports none, and reads line by line
     proof = {"ups_bench/accuracy.py", "ups_bench/cache.py", "ups_bench/growth_start.py"}
     tests = {"doctor/rank_checks.py", "fault_tests/command.py", "fault_tests/privileges.py"}
     begins = re.compile(r"^\s*(?:import|from) (?:subprocess|multiprocessing)\b|os\.fork\(", re.M)

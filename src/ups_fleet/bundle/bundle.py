@@ -17,8 +17,7 @@ from pathlib import Path
 from ups.files import sha256
 from ups.types import ConfigError
 from ups.version import __version__
-from ups_fleet.bundle.download import PLATFORMS, download, listed
-from ups_fleet.bundle.wheels import own_distribution, slimmed, write_own_wheel
+from ups_fleet.bundle.wheels import PLATFORMS, download, listed, own_distribution, slimmed, write_own_wheel
 
 READ_ME = """Universal Physics Stack {version}, for Python {python} on {platform}, without {without}.
 

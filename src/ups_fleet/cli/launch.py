@@ -79,8 +79,7 @@ def launch_job(
 
 def _submit(engine: str, job: LaunchJob, text: str) -> int:
     from ups_fleet.submit import ENGINES
-    from ups_fleet.submit.records import LaunchRecord, note, with_identity
-    from ups_fleet.submit.registry import forget_if_unknown
+    from ups_fleet.submit.records import LaunchRecord, forget_if_unknown, note, with_identity
 
     if job.options.get("front"):
         os.execvp("sh", ["sh", "-c", text])
@@ -294,8 +293,7 @@ def status(job: str | None = None) -> int:
     job
         What `ups launch` printed last; or the engine's own number, or the name of the run.
     """
-    from ups_fleet.submit.records import all_records, record_of
-    from ups_fleet.submit.registry import status_of
+    from ups_fleet.submit.records import all_records, record_of, status_of
 
     records = all_records() if job is None else [record_of(job)]
     if not records:
@@ -318,7 +316,7 @@ def logs(job: str | None = None) -> int:
     job
         Which; it may be left out where one alone is not over.
     """
-    from ups_fleet.submit.registry import logs_of, only
+    from ups_fleet.submit.records import logs_of, only
 
     for piece in logs_of(only(job)):
         print(printable(piece), end="")
@@ -334,7 +332,7 @@ def stop(job: str | None = None) -> int:
     job
         Which; it may be left out where one alone is not over.
     """
-    from ups_fleet.submit.registry import only, stopped
+    from ups_fleet.submit.records import only, stopped
 
     record = only(job)
     with waiting(f"stopping {record.key}, which saves first"):

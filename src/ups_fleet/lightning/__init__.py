@@ -11,8 +11,7 @@ if importlib.util.find_spec("lightning") is None:
         "ups_fleet.lightning needs a package that is not installed: pip install 'universal-physics-stack[lightning]'."
     )
 
-from ups_fleet.lightning.options import trainer_options
-from ups_fleet.lightning.stage_data import StageData
+from ups_fleet.lightning.stage_data import StageData, trainer_options
 from ups_fleet.lightning.stage_module import StageModule, simulator_of
 
 __all__ = ["StageData", "StageModule", "simulator_of", "trainer_options"]

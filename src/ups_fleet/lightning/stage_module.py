@@ -31,8 +31,7 @@ from ups.run.load import part_kinds
 from ups.run.order import fit_stage
 from ups.stages import STAGES, Stage
 from ups.types import ConfigError, DataError, counted
-from ups_fleet.lightning.options import configured
-from ups_fleet.lightning.stage_data import Batch, StageData
+from ups_fleet.lightning.stage_data import Batch, StageData, configured
 
 
 class EngineOptimizer(torch.optim.Optimizer):

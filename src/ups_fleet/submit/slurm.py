@@ -11,10 +11,9 @@ from pathlib import Path
 from ups.run_files import CONFIG
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending
-from ups_fleet.submit.commands import NotSubmittedError, RefusedError, answer
 from ups_fleet.submit.job import LaunchJob, State, Status, ended
 from ups_fleet.submit.records import record_with
-from ups_fleet.submit.shell import begun_or_resumed, checks, quoted
+from ups_fleet.submit.shell import NotSubmittedError, RefusedError, answer, begun_or_resumed, checks, quoted
 
 ENGINE = "slurm"
 MARGIN = 30.0  # seconds between the end of the grace and the time limit

@@ -21,8 +21,7 @@ from ups_fleet.supervise.launchers.launcher import Exit, Launcher
 from ups_fleet.supervise.limits import Limits, Silence, Stays
 from ups_fleet.supervise.log_tail import LogRelay, log_tail, tail
 from ups_fleet.supervise.network import answers
-from ups_fleet.supervise.proc import alive, sweep
-from ups_fleet.supervise.rank_groups import RankGroups
+from ups_fleet.supervise.proc import RankGroups, alive, sweep
 from ups_fleet.supervise.rank_states import RankState, keep_evidence, rank_states, rows, table, with_stacks
 from ups_fleet.supervise.stillness import Stillness
 from ups_fleet.supervise.stop_requests import StopRequests

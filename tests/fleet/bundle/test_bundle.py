@@ -20,8 +20,8 @@ import pytest
 from ups.cli.app import main
 from ups.types import ConfigError, DataError
 from ups.version import __version__
-from ups_fleet.bundle import download as module
 from ups_fleet.bundle import selftest
+from ups_fleet.bundle import wheels as module
 from ups_fleet.bundle.bundle import BundleRequest, make_bundle, script, summary
 from ups_fleet.bundle.wheels import DISTRIBUTION, is_run, slimmed, write_own_wheel, write_stand_in
 

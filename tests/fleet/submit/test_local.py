@@ -16,8 +16,17 @@ import pytest
 from ups.types import ConfigError
 from ups_fleet.submit.job import LaunchJob
 from ups_fleet.submit.local import Local, check_here
-from ups_fleet.submit.records import LaunchRecord, all_records, file_of, note, record_of, with_identity
-from ups_fleet.submit.registry import only, status_of, stopped
+from ups_fleet.submit.records import (
+    LaunchRecord,
+    all_records,
+    file_of,
+    note,
+    only,
+    record_of,
+    status_of,
+    stopped,
+    with_identity,
+)
 from ups_fleet.supervise.proc import owned
 
 FAKE = Path(__file__).with_name("fake_ups.py")

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from ups.types import ConfigError
-from ups_fleet.submit.commands import RefusedError
 from ups_fleet.submit.job import LaunchJob
+from ups_fleet.submit.shell import RefusedError
 from ups_fleet.submit.sky.engine import Sky, cluster_of
 
 FAKE = Path(__file__).with_name("fake_sky.py")

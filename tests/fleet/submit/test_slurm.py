@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from slurm_cluster import Cluster, cluster, lacking
 
-from ups_fleet.submit.commands import RefusedError
 from ups_fleet.submit.job import LaunchJob, Status
 from ups_fleet.submit.records import LaunchRecord, note
+from ups_fleet.submit.shell import RefusedError
 from ups_fleet.submit.slurm import Slurm, clock
 
 FAKE = Path(__file__).with_name("fake_ups.py")

@@ -13,8 +13,7 @@ from vast_stage import machine_with, record_machine
 
 from ups.types import ConfigError
 from ups_fleet.submit.job import LaunchJob
-from ups_fleet.submit.records import LaunchRecord, all_records, file_of, note
-from ups_fleet.submit.registry import forget_if_unknown, status_of, stopped
+from ups_fleet.submit.records import LaunchRecord, all_records, file_of, forget_if_unknown, note, status_of, stopped
 from ups_fleet.submit.vast.client import Client, NotOursError, VastError
 from ups_fleet.submit.vast.engine import UNKNOWN, Vast, files_left
 from ups_fleet.submit.vast.reap import reap

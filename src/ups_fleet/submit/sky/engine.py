@@ -10,10 +10,9 @@ from typing import Any
 import yaml
 
 from ups.types import ConfigError
-from ups_fleet.submit.commands import ANSWER, RefusedError, answer
 from ups_fleet.submit.job import LaunchJob, State, Status
 from ups_fleet.submit.records import keep_text
-from ups_fleet.submit.shell import begun_or_resumed, checks, quoted, within_seconds
+from ups_fleet.submit.shell import ANSWER, RefusedError, answer, begun_or_resumed, checks, quoted, within_seconds
 
 RENTING = 3600.0  # seconds for a cluster to be there, or gone
 PORT = 29400  # at which the nodes meet
