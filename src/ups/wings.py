@@ -94,8 +94,8 @@ class Opening:
 class Starter(Protocol):
     """Carries out runs in processes of their own; without one a run is carried out in the process that was asked."""
 
-    def demo(self, config: Any, screen: Any, start: Any) -> Any:
-        """A run of the demo: its folder, and how it ended."""
+    def __call__(self, config: Any, screen: Any, start: Any) -> Any:
+        """The folder of a run, and how it ended."""
 
 
 class Wing:

@@ -5,54 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ups.config import Config
-from ups.progress import OnProgress, Say
-from ups.wings import Command, Opening, Wing
+from ups.progress import Say
+from ups.wings import Command, Elsewhere, Opening, Starter, Wing
 
 if TYPE_CHECKING:
-    from ups.run.config import RunConfig
-    from ups.run.start import Start
     from ups_fleet.keys import FleetConfig
-
-
-class Fetched:
-    """Data of the catalogue and of addresses, fetched once into a folder of the user's."""
-
-    def names(self, word: str) -> bool:
-        from ups_fleet.fetch.fetch import is_elsewhere
-
-        return is_elsewhere(word)
-
-    def require_nameable(self, word: str) -> None:
-        from ups_fleet.fetch.downloads import require_nameable
-
-        require_nameable(word)
-
-    def provide(self, words: Sequence[str], report: OnProgress) -> None:
-        from ups_fleet.fetch.downloads import provide
-
-        provide(words, report)
-
-    def paths(self, word: str) -> list[Path]:
-        from ups_fleet.fetch.downloads import there
-
-        return there(word)
-
-    def folder(self) -> Path | None:
-        from ups_fleet.fetch.downloads import downloads
-
-        return downloads()
-
-
-class Supervised:
-    """Runs carried out by ranks under a supervisor."""
-
-    def demo(self, config: RunConfig, screen: Any, start: Start) -> Any:
-        from ups_fleet.running.supervised import on_ranks
-
-        return on_ranks(config, screen, start)
 
 
 class Fleet(Wing):
@@ -97,11 +57,15 @@ class Fleet(Wing):
 
         return dict.fromkeys(MIRRORS, "what trackers wrote and `ups track` writes again")
 
-    def elsewhere(self) -> Fetched:
-        return Fetched()
+    def elsewhere(self) -> Elsewhere:
+        from ups_fleet.fetch import downloads
 
-    def starter(self) -> Supervised:
-        return Supervised()
+        return downloads
+
+    def starter(self) -> Starter:
+        from ups_fleet.running.supervised import on_ranks
+
+        return on_ranks
 
 
 def _keys(config: Config) -> FleetConfig:

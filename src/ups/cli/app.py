@@ -74,13 +74,11 @@ def demo(*, out: Place = Path("runs/demo"), config: Path | None = None) -> int:
         from ups.run.run import finish_alone
         from ups.wings import starter
 
-        ranks = starter()
+        carry_out = starter() or finish_alone
 
     saying = Saying()
     with following() as report:
-        runs = job(
-            out, config, Screen(saying, report, training()), carry_out=finish_alone if ranks is None else ranks.demo
-        )
+        runs = job(out, config, Screen(saying, report, training()), carry_out=carry_out)
     for folder, end in runs:
         if end.report is not None:  # a rank has shown what it judged
             show(end.table, saying.new(end.remarks), folder.report)

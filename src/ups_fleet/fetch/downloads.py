@@ -20,7 +20,10 @@ from ups_fleet.fetch.landing import FOLDER, Landing
 VARIABLE = "UPS_DOWNLOADS"
 
 
-def downloads() -> Path:
+names = is_elsewhere
+
+
+def folder() -> Path:
     """Where data land that configs name by address: $UPS_DOWNLOADS, else `ups/downloads` in the user's cache."""
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser().absolute()
@@ -30,7 +33,7 @@ def downloads() -> Path:
 def place_of(word: str) -> Path:
     """The folder of what a word names: one for all of PDEBench, one for all of The Well, else one for each address."""
     kind = word.partition(":")[0].lower()
-    return downloads() / kind if kind in ROOTS else downloads() / kind / _key(word)
+    return folder() / kind if kind in ROOTS else folder() / kind / _key(word)
 
 
 def require_nameable(word: str) -> None:
@@ -45,15 +48,15 @@ def require_nameable(word: str) -> None:
         )
 
 
-def there(word: str) -> list[Path]:
+def paths(word: str) -> list[Path]:
     """The files or folders of what a word names, as they were fetched; a DataError where something is missing."""
     place = place_of(word)
     try:
-        names = [str(name) for name in read_record(_record(word))["files"]]
+        files = [str(name) for name in read_record(_record(word))["files"]]
         data = [str(name) for name in read_record(_record(word))["data"]]
     except (OSError, ValueError, KeyError, TypeError):
-        names, data = [], []
-    if not names or not all(_untouched(Landing(place, name)) for name in names):
+        files, data = [], []
+    if not files or not all(_untouched(Landing(place, name)) for name in files):
         raise DataError(
             f"{shown_word(word)}: is not on this machine yet, in {place}; `ups run` with this config fetches it."
         )
@@ -63,17 +66,17 @@ def there(word: str) -> list[Path]:
 def provide(words: Sequence[str], report: OnProgress) -> None:
     """Fetch what is missing of what words name; paths among them are left alone. One process fetches a file, and
     others that want it wait."""
-    for word in (word for word in words if is_elsewhere(word)):
+    for word in filter(names, words):
         require_nameable(word)
         try:
-            there(word)
+            paths(word)
             continue
         except DataError:
             place = place_of(word)
         wanted = plan([word], place, report)
-        paths = wanted.fetch()
-        files = [path.relative_to(place).as_posix() for path in paths]
-        data = [path.relative_to(place).as_posix() for path in wanted.data(paths)]
+        fetched = wanted.fetch()
+        files = [path.relative_to(place).as_posix() for path in fetched]
+        data = [path.relative_to(place).as_posix() for path in wanted.data(fetched)]
         _record(word).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(_record(word), json.dumps({"word": shown_word(word), "files": files, "data": data}, indent=1))
 

@@ -23,8 +23,7 @@ from ups.run.run import Run, run_alone
 from ups.run.start import Start
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
-from ups_fleet.fetch import catalogue
-from ups_fleet.fetch.downloads import downloads, place_of, provide, there
+from ups_fleet.fetch import catalogue, downloads
 from ups_fleet.fetch.patience import UnreachableError
 from ups_fleet.running.forever import run_forever
 
@@ -88,7 +87,7 @@ def test_another_machine_fetches_it_again_and_a_file_that_changed_since_is_refus
     files, _ = prepared(config)
     monkeypatch.setenv("UPS_DOWNLOADS", str(tmp_path / "of another machine"))
     assert prepared(config, resume=True)[0] == files
-    shutil.rmtree(downloads())
+    shutil.rmtree(downloads.folder())
     content = bytearray(liar.files[made.name])
     content[-4:] = b"\0\0\0\1"
     liar.files[made.name] = bytes(content)
@@ -122,18 +121,18 @@ def test_only_a_run_fetches(liar: LyingServer, made: Path, tmp_path: Path, capsy
     with pytest.raises(SystemExit) as ended:
         main(["estimate", str(path)])
     assert ended.value.code == 2
-    assert f"is not on this machine yet, in {place_of(word)}" in capsys.readouterr().err
+    assert f"is not on this machine yet, in {downloads.place_of(word)}" in capsys.readouterr().err
     assert not liar.seen
 
 
 def test_two_words_of_one_catalogue_share_a_folder_and_not_their_files(liar: LyingServer, tmp_path: Path) -> None:
     liar.files |= {"a.h5": b"a", "b.h5": b"b"}
     words = [f"{liar.url}/fine/a.h5", f"{liar.url}/fine/b.h5", str(tmp_path / "local.h5")]
-    provide(words, lambda _: None)
-    assert [there(word)[0].read_bytes() for word in words[:2]] == [b"a", b"b"]
-    there(words[0])[0].write_bytes(b"c")
+    downloads.provide(words, lambda _: None)
+    assert [downloads.paths(word)[0].read_bytes() for word in words[:2]] == [b"a", b"b"]
+    downloads.paths(words[0])[0].write_bytes(b"c")
     with pytest.raises(DataError, match="is not on this machine"):
-        there(words[0])
+        downloads.paths(words[0])
 
 
 def test_a_run_that_goes_on_for_ever_waits_for_a_server_that_is_down(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_a_run_on_two_ranks_fetches_once(liar: LyingServer, made: Path, tmp_path
     config = settings(tmp_path, f"{liar.url}/fine/{made.name}")
     run_alone(config, Screen.silent())
     liar.sent = 0
-    shutil.rmtree(downloads())
+    shutil.rmtree(downloads.folder())
     path = tmp_path / "two.yaml"
     path.write_text((tmp_path / "runs" / "tiny" / "config.yaml").read_text().replace("name: tiny", "name: two"))
     with pytest.raises(SystemExit) as ended:
