@@ -160,8 +160,8 @@ def _images_there(config: RunConfig, sets: Sequence[Outline]) -> None:
     if imaged and not any(data.mirrored or turns_of(data.task, data.cells) for data in imaged):
         names = ", ".join(data.task.name for data in imaged)
         raise ConfigError(
-            f"model.simulator.symmetry asks for images to train on, and of {names} there are none: an equation is not "
-            "said (`task: {equation: …}`) or knows a direction or not all parameters and inputs of the data, or files "
+            f"model.simulator.symmetry asks for images to train on, and of {names} there are none: the equation is not "
+            "said (`task: {equation: …}`), knows a direction, or lacks a parameter or an input of the data; or files "
             "hold only every n-th cell between walls (store.space); write off or rollout."
         )
 
