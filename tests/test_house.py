@@ -91,7 +91,7 @@ WORKSHOP = {
     "sweep": {"run_folders", "running", "supervise", "keys"},
     "fault_tests": {"running", "supervise", "keys"},
     "running": {"fetch", "supervise", "sync", "tracking", "keys"},
-    "doctor": {"supervise", "keys"},
+    "doctor": {"fault_tests", "supervise", "keys"},
     "keys": {"supervise", "sync", "tracking"},
     "run_folders": {"supervise"},
     "sync": {"fetch", "outbox", "supervise"},

@@ -27,7 +27,6 @@ def all_checks(
     for group, name, function, *args in quick_checks(ranks, folder, rendezvous, interface):
         yield run_check(group, name, partial(guarded, function, *args))
     checks = RankChecks(ranks, device, folder, limit)
-    checks.start_killed_rank()
     try:
         for name, work in {
             "devices": checks.devices,

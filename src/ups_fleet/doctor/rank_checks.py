@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-import uuid
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ups_fleet.doctor import killed_rank
+from ups.rundir import RunDir
 from ups_fleet.doctor.findings import Finding, bad, doubtful, good
 from ups_fleet.doctor.machine_checks import own_folder
+from ups_fleet.fault_tests.case import CaseResult, FaultCase, Strategy
+from ups_fleet.fault_tests.faults import FAULTS
+from ups_fleet.fault_tests.lab import NEEDED, Lab, reference_of
 from ups_fleet.supervise.forked_functions import FunctionName, Result, failure_of, run
 from ups_fleet.supervise.network import is_private
 
@@ -26,12 +23,16 @@ from ups_fleet.supervise.network import is_private
 NEAR = {"cpu": 1e-6, "cuda": 1e-5}
 GROUP = "ranks"
 # What the server that ranks are forked from imports for them, beside torch.
-PRELOAD = (
-    "ups.engine.loop",
-    "ups.engine.checkpoint.vault",
-    "ups_fleet.doctor.rank_exercises",
-    "ups_fleet.doctor.model_exercises",
-)
+PRELOAD = (*NEEDED, "ups_fleet.doctor.rank_exercises", "ups_fleet.doctor.model_exercises")
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp")
+# The faults with which runs are disturbed here: rows of the table of `ups faults`.
+EXERCISES = {
+    "nothing": ("F13", "undisturbed"),
+    "memory": ("F1", "oom backward, one"),
+    "kill": ("F6", "kill in {phase}"),
+    "turned bit": ("F11", "flip"),
+    "one rank": ("F12", "resized"),
+}
 DISK = 15.0  # seconds to make, copy or remove a small folder
 
 
@@ -46,9 +47,9 @@ class RankChecks:
     def __init__(self, ranks: int, device: str, folder: Path, limit: float) -> None:
         self.ranks, self.device, self.folder, self.limit = ranks, device, folder, limit
         self.kind = device.partition(":")[0]
-        self.trainings: dict[str, dict[str, Any]] = {}  # undisturbed ones, by strategy
-        self.supervisor: subprocess.Popen[bytes] | None = None
-        self.home = Path(tempfile.gettempdir()) / f"ups-doctor-{uuid.uuid4().hex[:8]}"
+        self.calm: dict[str, RunDir] = {}  # undisturbed runs, by strategy
+        self.lab: Lab | None = None
+        self._open = contextlib.ExitStack()
 
     def devices(self) -> Finding:
         """What torch sees; decides what `auto` means."""
@@ -156,124 +157,85 @@ class RankChecks:
         text = failure_of(results)
         return bad(text, self._network()) if text else results
 
-    def training(self, strategy: str) -> Finding:
-        """A training on ranks against the same in one process; replicated and sharded equal to the bit."""
-        alone = self._trained("alone", 1, "ddp")
-        many = self._trained(strategy, self.ranks, strategy)
+    def training(self, strategy: Strategy) -> Finding:
+        """A run on ranks against the same in one process; replicated and sharded equal to the bit."""
+        alone, many = self._calm("single"), self._calm(strategy)
         if isinstance(alone, str) or isinstance(many, str):
             words = alone if isinstance(alone, str) else str(many)
             return bad(words, "run `ups doctor CONFIG` with your config: it names the part that fails.")
-        gap = largest_gap(many["rows"], alone["rows"])
+        rows = losses(many)
+        gap = largest_gap(rows, losses(alone))
         advice = "do not trust trainings on several ranks here; report it with the output of `ups doctor --json`."
         if gap > NEAR[self.kind]:
             return bad(f"losses or gradients are off those of one process by {gap:.1e}", advice, gap=gap)
-        other = next((name for name in ("ddp", "fsdp") if name != strategy and name in self.trainings), None)
-        equal = other is not None and self.trainings[other]["digests"] == many["digests"]
-        if other and not equal and self.ranks <= 2:  # sums of more than two may be taken in another order
-            name = next(n for n, d in many["digests"].items() if self.trainings[other]["digests"].get(n) != d)
-            return bad(f"'{name}' has other bits than with {other}", advice, gap=gap)
-        same = f"; same bits as {other}" if equal else ""
-        return good(f"{len(many['rows'])} steps as in one process (within {gap:.0e}){same}", gap=gap)
+        other = next((name for name in STRATEGIES if name != strategy and name in self.calm), None)
+        same = other is not None and _simulator(self.calm[other]) == _simulator(many)
+        if other and not same and self.ranks <= 2:  # sums of more than two may be taken in another order
+            return bad(f"the simulator has other bits than with {other}", advice, gap=gap)
+        words = f"{len(rows)} steps as in one process (within {gap:.0e}){f'; same bits as {other}' if same else ''}"
+        return good(words, gap=gap)
 
     def checkpoint(self) -> Finding:
-        """Stop, go on with the same ranks to the same bits, go on with one, and notice a turned bit."""
-        straight = self._trained("fsdp", self.ranks, "fsdp")
-        alone = self._trained("alone", 1, "ddp")
-        if isinstance(straight, str) or isinstance(alone, str):
-            return bad("nothing could be trained that could be saved", "see the lines above.")
-        with own_folder(self.folder, _in_child) as inside:
-            return self._round_trip(inside, straight, alone)
-
-    def _round_trip(self, inside: Path, straight: dict[str, Any], alone: dict[str, Any]) -> Finding:
-        one, other = inside / "one", inside / "other"
+        """Go on from a checkpoint that is not the newest, whose bit was turned, and with one rank: the same."""
         advice = f"checkpoints cannot be trusted in {self.folder}; choose another disk (`out:`)."
-        stopped = self._run(exercise("train"), self.ranks, self.device, "fsdp", self.ranks, None, one, 1)
-        if text := failure_of(stopped):
-            return bad(f"saving: {text}", advice)
-        _in_child(shutil.copytree, one, other)
-        on = self._run(exercise("train"), self.ranks, self.device, "fsdp", self.ranks, None, one)
-        if text := failure_of(on):
-            return bad(f"going on: {text}", advice)
-        if on[0].value["digests"] != straight["digests"]:
-            return bad("a training that was stopped and went on has other weights than one that was not", advice)
-        few = self._run(exercise("train"), 1, self.device, "ddp", 1, None, other)
-        if text := failure_of(few):
-            return bad(f"going on with one rank: {text}", advice)
-        gap = largest_gap(few[0].value["rows"], alone["rows"][stopped[0].value["stopped"] :])
-        if gap > NEAR[self.kind]:
-            return bad(f"with one rank in the place of {self.ranks}, losses are off by {gap:.1e}", advice, gap=gap)
-        damaged = self._run(exercise("takes_damaged"), 1, one)
-        if text := failure_of(damaged):
-            return bad(f"reading a damaged one: {text}", advice)
-        if damaged[0].value:
-            return bad("a checkpoint with a turned bit was taken for whole", advice)
-        return good(f"{self.ranks} ranks → {self.ranks}: same bits; → 1: within {gap:.0e}; a turned bit is noticed")
+        turned, fewer = self._disturbed("turned bit", "fsdp"), self._disturbed("one rank", "fsdp")
+        if words := "; ".join((*turned.broken, *fewer.broken)):
+            return bad(words, advice)
+        return good(f"{self.ranks} ranks → {self.ranks}: same bits; → 1: within 1e-4; a turned bit is noticed")
 
     def memory_fault(self) -> Finding:
-        """Memory that is short once on one rank, in both strategies: the same weights in the end."""
+        """Memory that is short once on one rank, in both strategies: the same simulator in the end."""
         times, advice = [], "a run would restart here and not recover in place; report it with `ups doctor --json`."
-        for strategy in ("ddp", "fsdp"):
-            calm = self._trained(strategy, self.ranks, strategy)
-            if isinstance(calm, str):
-                return bad("nothing could be trained that could fail", "see the lines above.")
-            fault = {"kind": "oom", "rank": self.ranks - 1, "phase": "backward", "step": 1}
-            began = time.monotonic()
-            results = self._run(exercise("train"), self.ranks, self.device, strategy, self.ranks, fault)
-            if text := failure_of(results):
-                return bad(f"{strategy}: {text}", advice)
-            if results[0].value["recovered"] != 1:
-                return bad(f"{strategy}: the fault was not noticed", advice)
-            if results[0].value["digests"] != calm["digests"]:
-                return bad(f"{strategy}: the weights after the recovery are not those of a calm run", advice)
-            times.append(f"{strategy} in {time.monotonic() - began:.1f} s")
-        return good(f"out of memory on rank {self.ranks - 1}: recovered in place to the same bits ({', '.join(times)})")
-
-    def start_killed_rank(self) -> None:
-        """Start what `killed_rank` judges: it takes as long as all other checks, and hardly any of the processor."""
-        words = [sys.executable, "-m", "ups_fleet.doctor.killed_rank", "supervise", str(self.home), str(self.ranks)]
-        self.supervisor = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
+        for strategy in STRATEGIES:
+            result = self._disturbed("memory", strategy)
+            if result.broken:
+                return bad(f"{strategy}: {'; '.join(result.broken)}", advice)
+            times.append(f"{strategy} in {result.seconds:.1f} s")
+        rank = result.case["faults"][0]["rank"]
+        return good(f"out of memory on rank {rank}: recovered in place to the same bits ({', '.join(times)})")
 
     def killed_rank(self) -> Finding:
-        """A rank that is killed under the supervisor of runs and its launcher."""
-        if self.supervisor is None:
-            self.start_killed_rank()
-        assert self.supervisor is not None
-        advice = "a run would not survive a lost rank here; look at /dev/shm and the limit of processes."
-        try:
-            output, errors = self.supervisor.communicate(timeout=self.limit)
-        except subprocess.TimeoutExpired:
-            return bad(f"the supervisor did not end within {self.limit:.0f} s", advice)
-        finally:
-            self.close()
-        try:
-            verdict = json.loads(output.decode().splitlines()[-1])
-        except (ValueError, IndexError):
-            last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            return bad(f"the supervisor failed: {last[0]}", advice)
-        if problem := killed_rank.problem(verdict, self.ranks):
-            return bad(problem, advice)
-        seconds = verdict["attempts"][0]["detection"] or 0.0
-        words = f"rank {self.ranks - 1} was noticed after {seconds:.1f} s and started again"
-        return good(words, detection=seconds)
+        """A rank that is killed under the supervisor of runs."""
+        result = self._disturbed("kill", "ddp")
+        if result.broken:
+            advice = "a run would not survive a lost rank here; look at /dev/shm and the limit of processes."
+            return bad("; ".join(result.broken), advice)
+        seconds, rank = result.detection or 0.0, result.case["faults"][0]["rank"]
+        return good(f"rank {rank} was noticed after {seconds:.1f} s and started again", detection=seconds)
 
     def close(self) -> None:
-        """Nothing is left running, and no folder."""
-        if self.supervisor is not None and self.supervisor.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.supervisor.pid, signal.SIGKILL)  # its ranks die with it
-            self.supervisor.wait(10)
-        shutil.rmtree(self.home, ignore_errors=True)
+        """No folder is left."""
+        self._open.close()
 
-    def _trained(self, name: str, world: int, strategy: str) -> dict[str, Any] | str:
-        """An undisturbed training, made once; or in words why there is none."""
-        if name not in self.trainings:
-            results = self._run(exercise("train"), world, self.device, strategy, world)
-            if text := failure_of(results):
-                return f"{'one process' if world == 1 else strategy}: {text}"
-            self.trainings[name] = results[0].value
-        return self.trainings[name]
+    def _lab(self) -> Lab:
+        """The lab whose runs these checks make, on the disk where runs will be kept."""
+        if self.lab is None:
+            inside = self._open.enter_context(own_folder(self.folder, _in_child))
+            self.lab = Lab(inside.resolve(), 1, tries=1, most=self.limit)
+        return self.lab
+
+    def _case(self, name: str, strategy: Strategy) -> FaultCase:
+        """A row of the table of faults, here."""
+        world = 1 if strategy == "single" else self.ranks
+        case = FAULTS[EXERCISES[name]].case(random.Random(0), world, strategy)
+        assert case is not None
+        device = {} if self.kind == "cpu" else {"device": self.device}
+        onto = 1 if name == "one rank" else None
+        return replace(case, changes={**case.changes, **device}, onto=onto)
+
+    def _calm(self, strategy: Strategy) -> RunDir | str:
+        """The undisturbed run, made once; or in words why there is none."""
+        if strategy not in self.calm:
+            lab, kind = self._lab(), reference_of(self._case("nothing", strategy))
+            seconds = lab.undisturbed(kind)
+            if isinstance(seconds, str):
+                return f"{'one process' if strategy == 'single' else strategy}: {seconds}"
+            self.calm[strategy] = RunDir(lab.plain(kind) / "run")
+        return self.calm[strategy]
+
+    def _disturbed(self, name: str, strategy: Strategy) -> CaseResult:
+        """A run disturbed as a row of the table says, and which of its promises were broken."""
+        return self._lab().run([self._case(name, strategy)])[0]
 
     def _run(self, function: FunctionName, world: int, *args: Any) -> list[Result]:
         return run(function, world, *args, seconds=self.limit, preload=PRELOAD)
@@ -282,6 +244,16 @@ class RankChecks:
         if self.kind == "cuda":
             return "try NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1, and GLOO_SOCKET_IFNAME=lo; NCCL_DEBUG=INFO says more."
         return "try GLOO_SOCKET_IFNAME=lo, and let the firewall pass what this machine sends itself."
+
+
+def losses(run: RunDir) -> list[tuple[float, float]]:
+    """The loss and the gradient norm of every step of a run."""
+    named = [{k.rpartition("/")[2]: v for k, v in json.loads(t).items()} for t in run.metrics.read_text().splitlines()]
+    return [(row["loss"], row["gradient"]) for row in named if {"loss", "gradient"} <= row.keys()]
+
+
+def _simulator(run: RunDir) -> bytes:
+    return run.artifact("simulator").read_bytes()
 
 
 def largest_gap(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> float:

@@ -1,44 +1,21 @@
-"""What the ranks of a check do: exchange numbers, share files, train a small real model, save it and go on."""
+"""What the ranks of a check do that need no run: see devices, exchange numbers, listen, share files."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as c10d
 from torch import Tensor
 
-from ups.engine.checkpoint.vault import CheckpointStore
-from ups.engine.loop import Trainer
-from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
-from ups.engine.ranks.drift import digests
-from ups.engine.train import TrainConfig
-from ups.heartbeat import Pulse
-from ups.run.check import new_simulator
-from ups.run.config import run_config
-from ups.run.data.outlines import Outline, outlines
-from ups.tensors import Window
-from ups_fleet.supervise.fault_plan import Fault, FaultPlan
 from ups_fleet.supervise.network import listeners
-
-Strategy = Literal["ddp", "fsdp"]
-STEPS, SIZE = 4, 6
-# A real simulator, as small as it gets: burgers1d on 32 cells, two blocks with attention.
-TINY: dict[str, Any] = {
-    "data": {"tiny": {"task": "burgers1d", "samples": 10, "resolution": 32, "frames": 4}},
-    "model": {
-        "codec": {"dim": 8, "width": 8},
-        "operator": {"mixing": "attention", "width": 16, "depth": 2, "heads": 2},
-    },
-}
 
 
 def devices() -> dict[str, Any]:
@@ -68,8 +45,8 @@ def _driver() -> str:
         return "unknown"
 
 
-def _start(device: str, world: int, strategy: Strategy = "ddp") -> AbstractContextManager[Dist]:
-    return Dist.start(device, DistConfig(ranks=world, strategy=strategy, timeout=30, vote_timeout=30))
+def _start(device: str, world: int) -> AbstractContextManager[Dist]:
+    return Dist.start(device, DistConfig(ranks=world, timeout=30, vote_timeout=30))
 
 
 def collectives(device: str, world: int) -> dict[str, Any]:
@@ -156,98 +133,3 @@ def _reads(path: Path, text: str) -> bool:
         return path.read_text() == text
     except OSError:
         return False
-
-
-class MadeUpBatches:
-    """Batches of random numbers: the same for any number of ranks, each of which gets its rows."""
-
-    def __init__(self, data: Outline, ranks: Dist) -> None:
-        self.data, self.ranks = data, ranks
-
-    def whole(self, step: int, size: int = SIZE) -> Window:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(step)
-            return self.data.window(size, 1, 2)
-
-    def batch(self, step: int) -> Window:
-        first, last = (SIZE * r // self.ranks.world for r in (self.ranks.rank, self.ranks.rank + 1))
-        return self.whole(step).rows(first, last)
-
-    def count(self, step: int) -> int:  # noqa: ARG002
-        return SIZE
-
-    def frames(self) -> tuple[int, int]:
-        return 1, 1
-
-    def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
-        yield self.whole(10**6, 2)
-
-
-class LossRows:
-    """A tracker that keeps every loss and gradient norm."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[float, float]] = []
-
-    def log(self, step: int, values: Mapping[str, float | str]) -> None:  # noqa: ARG002
-        named = {name.rpartition("/")[2]: value for name, value in values.items()}
-        if "loss" in named and "gradient" in named:
-            self.rows.append((float(named["loss"]), float(named["gradient"])))
-
-
-def train(
-    device: str,
-    strategy: Strategy,
-    world: int,
-    fault: Mapping[str, Any] | None = None,
-    folder: Path | None = None,
-    stop: int | None = None,
-) -> dict[str, Any]:
-    """One rank's part of a short training of the last stage of a tiny simulator, by the trainer that runs use.
-
-    `fault` strikes one rank; with a `folder` there are checkpoints; at step `stop` it is asked to stop.
-    """
-    config = run_config().model_validate(TINY)
-    data, last = outlines(config)[0], config.plan[-1]
-    flag, tracker = StopFlag(), LossRows()
-    with _start(device, world, strategy) as ranks:
-        stage = config.stages[last](new_simulator(config, [data]).to(ranks.device), config.stage(last))
-        batches = MadeUpBatches(data, ranks)
-        stage.fit(batches.whole(10**6, 2).to(ranks.device))
-        faults = FaultPlan([Fault(**fault)] if fault else [], ranks.rank, 1)
-
-        def fire(phase: str, step: int) -> None:
-            faults(phase, step)
-            if step == stop and phase == "forward" and ranks.rank == world - 1:
-                flag.raised, flag.signal = True, "SIGTERM"
-
-        store = CheckpointStore(folder, ranks.rank, world, ranks.saver, say=lambda _: None) if folder else None
-        settings = TrainConfig(
-            steps=STEPS, lr=1e-2, ema=0.9, log_every=1, validate_every=0, prefetch=0, graph=False, drift_every=2
-        )
-        trainer = Trainer(
-            settings, stage, batches, ranks, store, [tracker], pulse=Pulse(None, ranks.rank, fire), stop=flag
-        )
-        try:
-            outcome = trainer.fit()
-        except Preempted:
-            return {"stopped": trainer.step}
-        result = {
-            "rows": ranks.gather(tracker.rows)[0],
-            "recovered": outcome.recovered,
-            "digests": digests(trainer.weights()),
-        }
-        if ranks.device.type == "cuda":
-            torch.cuda.synchronize()
-        return result
-
-
-def takes_damaged(folder: Path) -> bool:
-    """Turn one bit of the newest checkpoint over; whether it is then taken for whole."""
-    newest = max(path for path in folder.iterdir() if path.name.startswith("step-"))
-    shard = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    saved = CheckpointStore(folder, say=lambda _: None).newest()
-    return saved is not None and saved.path == newest

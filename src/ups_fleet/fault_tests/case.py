@@ -25,6 +25,9 @@ DATA: dict[str, Any] = {
     **{"task": "burgers1d", "samples": 16, "resolution": 16, "frames": 6, "seed": 1},
     **{"device": "cpu", "scheme": "accurate"},
 }
+# Places of a run outside of its steps, in their order; and those to which rank 0 alone comes.
+POINTS = ("import", "generate", "statistics", "cache", "judgement", "report", "between stages")
+OF_FIRST = ("generate", "statistics", "judgement", "report")
 # Called with the step and the samples of every loss.
 Press = Callable[[int, int], None]
 
@@ -145,6 +148,28 @@ class FaultCase:
         """All of it as JSON can say it."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {**values, "faults": [asdict(fault) for fault in self.faults], "around": repr(self.around)}
+
+
+@dataclass
+class CaseResult:
+    """How a case went. `broken`: promises that were not kept, in words; `hung`: it did not end in time."""
+
+    case: dict[str, Any]
+    endings: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    hung: bool = False
+    starved: bool = False
+    false_success: bool = False
+    starts: int = 0
+    lost: int = 0  # steps that had to be made again
+    missing: int = 0  # samples that the undisturbed run has trained on and this one has not
+    duplicated: int = 0  # and the other way round
+    repeated: bool = False  # the machine was too busy at first: ranks that were well stood still over their limits
+    skipped: str = ""  # what the machine lacks to run it at all
+    equal: bool = False  # the artifact is that of the undisturbed run, to the bit
+    detection: float | None = None
+    recovery: float | None = None
+    seconds: float = 0.0
 
 
 def run_here() -> RunDir:

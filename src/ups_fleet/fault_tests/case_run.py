@@ -10,16 +10,18 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ups.later import torch
 from ups.parsing import read_json
 from ups.run.config import RunConfig
+from ups.run.data.data_config import GenerateConfig
+from ups.run.data.generate import generate
 from ups.rundir import RunDir
 from ups.types import counted
-from ups_fleet.fault_tests.case import SAVED, STEPS, CaseDir, FaultCase
+from ups_fleet.fault_tests.case import DATA, SAVED, STEPS, CaseDir, CaseResult, FaultCase
 from ups_fleet.fault_tests.command import LEFT, configured, left_over, printed, run_command
 from ups_fleet.fault_tests.rank_hooks import RECORDS
 from ups_fleet.supervise.job import NESTED
@@ -28,26 +30,10 @@ from ups_fleet.supervise.rank_parent import adopt_orphans
 TRACEBACK = b"Traceback (most recent call last)"
 
 
-@dataclass
-class CaseResult:
-    """How a case went. `broken`: promises that were not kept, in words; `hung`: it did not end in time."""
-
-    case: dict[str, Any]
-    endings: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    hung: bool = False
-    starved: bool = False
-    false_success: bool = False
-    starts: int = 0
-    lost: int = 0  # steps that had to be made again
-    missing: int = 0  # samples that the undisturbed run has trained on and this one has not
-    duplicated: int = 0  # and the other way round
-    repeated: bool = False  # the machine was too busy at first: ranks that were well stood still over their limits
-    skipped: str = ""  # what the machine lacks to run it at all
-    equal: bool = False  # the artifact is that of the undisturbed run, to the bit
-    detection: float | None = None
-    recovery: float | None = None
-    seconds: float = 0.0
+def made_data(folder: Path) -> Path:
+    """The file of a few small trajectories; made where it is not there yet."""
+    [path] = generate(GenerateConfig(**DATA), folder, lambda progress: None)  # noqa: ARG005
+    return path.resolve()
 
 
 def run_case(case: FaultCase, folder: Path, data: Path, reference: Path | None, pace: float) -> dict[str, Any]:
@@ -60,9 +46,10 @@ def run_case(case: FaultCase, folder: Path, data: Path, reference: Path | None, 
         os.setsid()
     adopt_orphans()
     torch.set_num_threads(1)  # commands are copies of this process, and would lack its other threads
-    for name in (*NESTED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"):
+    for name in (*NESTED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # forked ranks cannot use one
+    if not str(case.changes.get("device", "cpu")).startswith("cuda"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

@@ -10,9 +10,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
+from ups_fleet.fault_tests import case as places
 from ups_fleet.fault_tests import disturbances as around_it
 from ups_fleet.fault_tests import strangers
-from ups_fleet.fault_tests.case import BATCH, DATA, LAST, LAST_STAGE, SAVED, STEPS, FaultCase, Strategy
+from ups_fleet.fault_tests.case import BATCH, DATA, LAST, LAST_STAGE, POINTS, SAVED, STEPS, FaultCase, Strategy
 from ups_fleet.fault_tests.damage import (
     NAME,
     ChangedCache,
@@ -24,8 +25,6 @@ from ups_fleet.fault_tests.damage import (
     Swapped,
     TurnsReadOnly,
 )
-from ups_fleet.fault_tests.rank_hooks import OF_FIRST as POINTS_OF_FIRST
-from ups_fleet.fault_tests.rank_hooks import POINTS
 from ups_fleet.supervise.fault_plan import Fault, Kind
 
 EARLIER = max((steps for stage, steps in STEPS.items() if stage != LAST_STAGE), default=0)  # from it on: the last alone
@@ -35,7 +34,7 @@ STOPPED = (*IN_STEP, "start", "log", "validate", "save")
 BY_ALL = ("before shard", "after shard")
 BY_FIRST = ("before manifest", "after manifest", "after rename", "before retention", "after retention")
 SAVING = (*BY_ALL, "before manifest", "after rename")
-OF_FIRST = {"judge", *BY_FIRST, *POINTS_OF_FIRST}  # places to which rank 0 alone comes
+OF_FIRST = {"judge", *BY_FIRST, *places.OF_FIRST}  # places to which rank 0 alone comes
 AT_ONCE = {"start", "judge", "config", "teardown", "before retention", "after retention", *POINTS}  # at any step
 NAMELESS = "nothing"
 

@@ -15,8 +15,7 @@ from typing import Any
 from ups.files import sync, write_all
 from ups.provenance import environment
 from ups.types import ConfigError, DataError
-from ups_fleet.fault_tests.case import FaultCase
-from ups_fleet.fault_tests.case_run import CaseResult
+from ups_fleet.fault_tests.case import CaseResult, FaultCase
 
 NAME = "results.jsonl"
 

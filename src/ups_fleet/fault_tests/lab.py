@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 import os
 import shutil
 import threading
@@ -13,37 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from ups.parsing import read_json
-from ups.run.data.data_config import GenerateConfig
-from ups.run.data.generate import generate
 from ups.rundir import RunDir
+from ups.types import DataError
 from ups.verdict import Ending
-from ups_fleet.fault_tests.case import DATA, FaultCase, Strategy
-from ups_fleet.fault_tests.case_run import CaseResult, run_case, trained_on
+from ups_fleet.fault_tests.case import CaseResult, FaultCase, Strategy
 from ups_fleet.fault_tests.journal import FaultJournal, skipped
 from ups_fleet.fault_tests.privileges import missing
-from ups_fleet.supervise.forked_functions import run
+from ups_fleet.supervise.forked_functions import FunctionName, run
 
 # All that a rank would import, so that none has to.
 NEEDED = (
-    *(
-        "ups_fleet.fault_tests.case_run",
-        "ups.cli.app",
-        "ups_fleet.cli.worker",
-        "ups_fleet.running.supervised",
-        "ups.physics",
-    ),
-    *(
-        "h5py",
-        "rich.console",
-        "safetensors.torch",
-        "scipy.optimize",
-        "matplotlib.figure",
-        "matplotlib.backends.backend_agg",
-    ),
-    *("ups.cli.preflight", "ups_fleet.doctor.before_run", "ups.jobs.estimate.fits"),
+    *("ups_fleet.fault_tests.case_run", "ups.cli.app", "ups_fleet.cli.worker", "ups_fleet.running.supervised"),
+    *("ups.physics", "h5py", "rich.console", "safetensors.torch", "scipy.optimize", "matplotlib.figure"),
+    *("matplotlib.backends.backend_agg", "ups.cli.preflight", "ups_fleet.doctor.before_run", "ups.jobs.estimate.fits"),
 )
 PATIENCE = 30.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
-TRIES = 3  # at an undisturbed run
+RUNS = "ups_fleet.fault_tests.case_run"  # by name: this process needs no torch
 Kind = tuple[int, Strategy, tuple[Any, ...]]  # of an undisturbed run: ranks, strategy, what differs from the usual
 Say = Callable[[str], None]
 
@@ -58,6 +45,8 @@ class Lab:
 
     folder: Path
     jobs: int = 2
+    tries: int = 3  # at an undisturbed run: a busy machine may be too slow for any limit
+    most: float = math.inf  # seconds for one case
 
     def run(
         self, cases: Sequence[FaultCase], say: Say = _nobody, journal: FaultJournal | None = None
@@ -66,7 +55,7 @@ class Lab:
 
         Ctrl-C: the cases under way are finished and noted, and no other is begun; a second one leaves at once.
         """
-        data = self.data()
+        data = self.data
         results = dict(journal.rows) if journal else {}
         lacking = {number: missing(case.around.needs) for number, case in enumerate(cases, 1)}
         begun = threading.Lock()
@@ -84,7 +73,7 @@ class Lab:
         left = [number for number in left if not lacking[number]]
         with ThreadPoolExecutor(self.jobs) as pool:
             kinds = sorted({reference_of(cases[number - 1]) for number in left}, key=str)
-            pace = dict(zip(kinds, pool.map(lambda kind: self._undisturbed(data, kind), kinds), strict=True))
+            pace = dict(zip(kinds, pool.map(self.undisturbed, kinds), strict=True))
 
             def one(number: int) -> None:
                 case = cases[number - 1]
@@ -106,11 +95,17 @@ class Lab:
             shutil.rmtree(folder, ignore_errors=True)
         return result
 
+    @functools.cached_property
     def data(self) -> Path:
         """A few small trajectories, made once and shared by all."""
-        return generate(GenerateConfig(**DATA), self.folder / "data", lambda progress: None)[0].resolve()  # noqa: ARG005
+        seconds = min(self.most, 600.0)
+        [made] = run(FunctionName(RUNS, "made_data"), 1, self.folder / "data", seconds=seconds, preload=NEEDED)
+        if not made.well:
+            raise DataError(f"{self.folder}: there are no data to train on: {made.ending()}; mend that first.")
+        path: Path = made.value
+        return path
 
-    def _undisturbed(self, data: Path, kind: Kind) -> float | str:
+    def undisturbed(self, kind: Kind) -> float | str:
         """Seconds that it takes, or how it failed; one that an earlier lab of this folder has made is taken."""
         world, strategy, changes = kind
         folder = self.plain(kind)
@@ -118,8 +113,8 @@ class Lab:
         if known:
             return float(known)
         case = FaultCase("F13", "reference", world, strategy, starts=1, changes=dict(changes))
-        for _ in range(TRIES):  # a busy machine may be too slow for any limit
-            result = self._try(case, folder, data, None, PATIENCE)
+        for _ in range(self.tries):
+            result = self._try(case, folder, self.data, None, PATIENCE)
             if not result.broken:
                 RunDir(folder).write(folder / "pace.json", {"seconds": result.seconds})
                 return result.seconds
@@ -133,7 +128,8 @@ class Lab:
 
     def _try(self, case: FaultCase, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:
         args = (case, folder, data, reference, pace)
-        [ended] = run(run_case, 1, *args, seconds=90 + 60 * pace, env={"OMP_NUM_THREADS": "1"}, preload=NEEDED)
+        seconds, env = min(self.most, 90 + 60 * pace), {"OMP_NUM_THREADS": "1"}
+        [ended] = run(FunctionName(RUNS, "run_case"), 1, *args, seconds=seconds, env=env, preload=NEEDED)
         if not ended.well:
             failure = f"the trial itself failed: {ended.ending()}\n{ended.traceback}"
             return CaseResult(case.facts(), ["HUNG"], [failure], hung=True)
@@ -174,6 +170,8 @@ def same_samples(lab: Lab, cases: Sequence[FaultCase]) -> list[str]:
 
     Well: no two ranks share a sample of a step, and together they have the batches of one process.
     """
+    from ups_fleet.fault_tests.case_run import trained_on  # imports torch
+
     kinds = sorted({reference_of(case) for case in cases if not missing(case.around.needs)}, key=str)
     problems = []
     alike: dict[tuple[Any, ...], dict[tuple[str, int], list[int]]] = {}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ups.config import fingerprint
 from ups.engine.loop import Trainer
+from ups.engine.probe import ALL_OF_IT
 from ups.engine.stage import Learnable
 from ups.engine.units import units_of
 from ups.eval.report import Report
@@ -30,17 +31,14 @@ from ups_fleet.fault_tests.case import LAST_STAGE, Disturbance
 from ups_fleet.supervise.fault_plan import FaultPlan
 
 RECORDS = "samples"
-# Places outside of the steps that lie before a function: its owner and name.
-BEFORE: tuple[tuple[str, Any, str], ...] = (
-    ("generate", datasets, "generate"),
-    ("statistics", whole_run, "keep_statistics"),
-    ("cache", training, "encoded_parts"),
-    ("judgement", Run, "judge"),
-    ("report", AfterTraining, "_report"),
-)
-POINTS = ("import", *(point for point, _, _ in BEFORE), "between stages")
-# Rank 0 alone comes to these.
-OF_FIRST = ("generate", "statistics", "judgement", "report")
+# The functions, by owner and name, before which those places lie that are named by POINTS.
+BEFORE: dict[str, tuple[Any, str]] = {
+    "generate": (datasets, "generate"),
+    "statistics": (whole_run, "keep_statistics"),
+    "cache": (training, "encoded_parts"),
+    "judgement": (Run, "judge"),
+    "report": (AfterTraining, "_report"),
+}
 
 
 def install(around: Disturbance) -> Callable[[], None]:
@@ -96,7 +94,7 @@ def _place_points(at: Callable[[str], None]) -> None:
     names.judge = _brief
     names = AfterTraining
     names._report = _page
-    for point, owner, name in BEFORE:
+    for point, (owner, name) in BEFORE.items():
         setattr(owner, name, before(getattr(owner, name), point))
     learn = training.StageTraining.learn
 
@@ -144,7 +142,8 @@ class Disturbed:
         return getattr(self.stage, name)
 
     def view(self, window: Window, progress: float) -> Window:
-        self.records.note(self.step(), window)
+        if progress != ALL_OF_IT:  # a look at how much memory a step takes is none
+            self.records.note(self.step(), window)
         for fault in self.plan.due("view", self.step()):
             if fault.kind == "ulp":
                 nudge(self.stage.module)

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 from ups.parsing import read_json
 from ups_fleet.fault_tests.case import CaseDir, Disturbance, FaultCase, Strategy, print_to, run_here
-from ups_fleet.fault_tests.command import be_command, configured
 from ups_fleet.fault_tests.disturbances import beside, bomb
 from ups_fleet.fault_tests.privileges import (
     NEW_MOUNTS,
@@ -213,6 +212,8 @@ class Container(Disturbance):
         draft.rename(place.notes / "ended.json")
 
     def _second(self, place: CaseDir) -> None:
+        from ups_fleet.fault_tests.command import be_command, configured  # imports torch, which a table does not need
+
         unshare(NEW_MOUNTS)
         mount_processes()
         home = CaseDir(place.folder if self.same_path else place.folder / "second", place.data)

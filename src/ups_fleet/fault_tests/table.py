@@ -13,7 +13,7 @@ from typing import Any
 
 from ups.files import write_atomic, write_named
 from ups.types import DataError
-from ups_fleet.fault_tests.case_run import CaseResult
+from ups_fleet.fault_tests.case import CaseResult
 
 COLUMNS = (
     *("fault", "run", "skipped", "hung", "lost steps", "dup. or missing", "false success", "broken", "equal bits"),

@@ -13,6 +13,14 @@ from torch import Tensor, nn
 from ups_fleet.doctor import rank_exercises
 
 PART = "core.blocks.1.mlp"
+# A real simulator, as small as it gets: burgers1d on 32 cells, two blocks with attention.
+TINY: dict[str, Any] = {
+    "data": {"tiny": {"task": "burgers1d", "samples": 10, "resolution": 32, "frames": 4}},
+    "model": {
+        "codec": {"dim": 8, "width": 8},
+        "operator": {"mixing": "attention", "width": 16, "depth": 2, "heads": 2},
+    },
+}
 
 
 def _harm(module: nn.Module, act: Any) -> None:

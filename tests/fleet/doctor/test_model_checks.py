@@ -11,13 +11,12 @@ from doctor import sabotage
 from ups.run.config import run_config
 from ups_fleet.doctor.findings import DoctorLine, State
 from ups_fleet.doctor.model_checks import model_checks
-from ups_fleet.doctor.rank_exercises import TINY
 
 PART = f"operator.{sabotage.PART}"
 
 
 def found(change: Callable[[Any], None] | None = None, limit: float = 60, **more: Any) -> list[DoctorLine]:
-    config = run_config().model_validate({**TINY, **more})
+    config = run_config().model_validate({**sabotage.TINY, **more})
     return list(model_checks(config, 2, "cpu", limit, **({"change": change} if change else {}), stages=("operator",)))
 
 
@@ -96,7 +95,7 @@ def test_a_model_that_compiles_is_the_same_as_without() -> None:
 
 
 def test_data_that_are_not_there_yet_are_not_needed() -> None:
-    data = {"tiny": {**TINY["data"]["tiny"], "file": "/nowhere/burgers.hdf5"}}
+    data = {"tiny": {**sabotage.TINY["data"]["tiny"], "file": "/nowhere/burgers.hdf5"}}
     assert found(sabotage.raising, data=data)[0].facts["part"] == PART
 
 

@@ -14,8 +14,7 @@ import pytest
 from ups.cli.app import main
 from ups.rundir import RunDir
 from ups.verdict import classify
-from ups_fleet.fault_tests.case import STEPS, FaultCase, Strategy
-from ups_fleet.fault_tests.case_run import CaseResult
+from ups_fleet.fault_tests.case import STEPS, CaseResult, FaultCase, Strategy
 from ups_fleet.fault_tests.damage import damage
 from ups_fleet.fault_tests.disturbances import ADDRESS, Cap, CappedMemory, WrongClock, shift_clock
 from ups_fleet.fault_tests.faults import FAMILIES, FAULTS, draw

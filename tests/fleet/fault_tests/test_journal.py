@@ -17,8 +17,7 @@ from fault_tests.home import ENV, UPS
 
 from ups.cli.app import main
 from ups.types import ConfigError, DataError
-from ups_fleet.fault_tests.case import FaultCase
-from ups_fleet.fault_tests.case_run import CaseResult
+from ups_fleet.fault_tests.case import CaseResult, FaultCase
 from ups_fleet.fault_tests.faults import FAMILIES, draw
 from ups_fleet.fault_tests.journal import NAME, FaultJournal, read, request_of
 from ups_fleet.fault_tests.lab import Lab
@@ -44,10 +43,11 @@ class Quick(Lab):
     tried: list[str] = field(default_factory=list)
     interrupt: int = 0
 
-    def data(self) -> Path:
+    @property
+    def data(self) -> Path:  # type: ignore[override]
         return self.folder
 
-    def _undisturbed(self, data: Path, kind: Any) -> float:  # noqa: ARG002
+    def undisturbed(self, kind: Any) -> float:  # noqa: ARG002
         return 1.0
 
     def _try(self, case: FaultCase, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:  # noqa: ARG002

@@ -18,11 +18,13 @@ import pytest
 import ups
 import ups_fleet
 from ups.types import ConfigError
-from ups_fleet.doctor import killed_rank
+from ups.verdict import Ending
 from ups_fleet.supervise.job import RankJob, RankStart, environment
 from ups_fleet.supervise.launchers import LAUNCHERS, Launcher, launcher_of
+from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.proc import alive, owned
 from ups_fleet.supervise.start_dir import StartDir
+from ups_fleet.supervise.supervisor import Supervisor
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto-add-a-launcher.md"
 STUBBORN = """
@@ -30,6 +32,22 @@ import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("here", flush=True)
 time.sleep(100)
+"""
+
+# A rank that beats as one that trains would; the last is killed in the first start, and the others wait for it.
+TRAINING = """
+import os, signal, time
+from ups_fleet.supervise.seat import RankContext
+with RankContext() as seat:
+    for step in range(20):
+        seat.pulse.beat("forward", step)
+        time.sleep(0.01)
+        if step == 5 and seat.attempt == 1:
+            if seat.rank == int(os.environ["WORLD_SIZE"]) - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seat.pulse.beat("vote", step)
+            time.sleep(60)
+    seat.succeed()
 """
 
 
@@ -77,10 +95,13 @@ def test_ranks_are_started_known_and_ended(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_killed_rank_is_found_named_and_restarted(tmp_path: Path, name: str) -> None:
-    verdict = killed_rank.supervise(tmp_path, 2, name)
-    assert killed_rank.problem(verdict.to_dict(), 2) == ""
-    assert verdict.attempts[0]["kind"] == "SIGKILL"
-    assert verdict.attempts[0]["detection"] < 1.0
+    job = RankJob((sys.executable, "-c", TRAINING), 2)
+    limits = Limits(start=60, phase=20, first=20, echo=1, teardown=5)
+    verdict = Supervisor(job, tmp_path, limits, say=lambda _: None, launcher=launcher_of(job, name)).supervise()
+    assert (verdict.ending, len(verdict.attempts)) == (Ending.SUCCESS, 2)
+    first = verdict.attempts[0]
+    assert (first["verdict"], first["rank"], first["kind"]) == ("RANK_DIED", 1, "SIGKILL")
+    assert first["detection"] < 1.0
 
 
 def test_one_machine_has_plain_processes_and_several_have_a_place_to_meet() -> None:

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from small_training import Fitting, Waves
 from ups.engine.loop import Trainer
 from ups.engine.profile import UNTRACED, WARM, NoProfile, Traced
-from ups_fleet.doctor import rank_exercises
-from ups_fleet.doctor.rank_exercises import STEPS, train
+from ups.engine.ranks.dist import Dist
+from ups.engine.train import TrainConfig
+
+STEPS = 4
 
 
-def test_a_training_leaves_a_trace_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = partial(Trainer, traced=Traced(2, tmp_path))
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(rank_exercises, "Trainer", asked)
-        traced = train("cpu", "ddp", 1)
-    trace = json.loads((tmp_path / "operator" / "rank-0.json").read_text())
+def train(traced: Traced = UNTRACED) -> dict[str, torch.Tensor]:
+    with Dist.alone("cpu") as one:
+        stage, settings = Fitting(), TrainConfig(steps=STEPS, validate_every=0, prefetch=0, graph=False)
+        Trainer(settings, stage, Waves(one), one, traced=traced).fit()
+    return stage.module.state_dict()
+
+
+def test_a_training_leaves_a_trace_of_its_steps(tmp_path: Path) -> None:
+    traced = train(Traced(2, tmp_path))
+    trace = json.loads((tmp_path / "fitting" / "rank-0.json").read_text())
     names = {str(event.get("name", "")) for event in trace["traceEvents"]}
     assert any("Backward" in name for name in names), "the trace holds what the steps did"
-    assert train("cpu", "ddp", 1)["digests"] == traced["digests"], "looking changes nothing"
+    assert all(value.equal(traced[name]) for name, value in train().items()), "looking changes nothing"
 
 
 def test_as_many_steps_are_traced_as_were_asked_for(tmp_path: Path) -> None:
