@@ -19,6 +19,7 @@ COLUMNS = (
     *("fault", "run", "skipped", "hung", "lost steps", "dup. or missing", "false success", "broken", "equal bits"),
     *("repeated", "detected", "recovered", "per case"),
 )
+PUBLISHED = ("fault", "run", "broken", "equal bits", "detected", "recovered")
 BEGIN, END = "<!-- results of `ups faults` -->", "<!-- end of results -->"
 
 
@@ -69,7 +70,10 @@ def markdown(head: Mapping[str, Any], results: Sequence[CaseResult]) -> str:
     flags |= {"strategies": ",".join(request["strategies"]), "only": ",".join(request["only"])}
     command = f"ups faults --faults {request['faults']} " + " ".join(f"--{k} {v}" for k, v in flags.items() if v != "")
     complete = len(results) == request["faults"]
-    rows = [f"| {' | '.join(row)} |" for row in summary(results)]
+    names, *table = summary(results)
+    whole = dict(zip(names, table[-1], strict=True))
+    places = [names.index(name) for name in PUBLISHED]
+    rows = [f"| {' | '.join(row[n].replace(' of ', '/').removesuffix(' s') for n in places)} |" for row in table]
     facts = [
         f"`{command}`",
         f"{len(results)} cases{'' if complete else ' of ' + str(request['faults'])}",
@@ -77,8 +81,12 @@ def markdown(head: Mapping[str, Any], results: Sequence[CaseResult]) -> str:
         machine["started"][:10],
         f"ups {versions['ups']} (source {request['code']}), torch {versions['torch']}, Python {versions['python']}",
         f"{machine['platform']}, {machine['cores']} cores",
+        f"{whole['hung']} hung, {whole['false success']} false successes, {whole['dup. or missing']} samples missing "
+        f"or twice, at most {whole['lost steps']} steps made again, {whole['repeated']} repeated",
+        f"{whole['per case']} a case",
     ]
-    return "\n".join(["; ".join(facts) + ".", "", rows[0], "|" + "---|" * len(COLUMNS), *rows[1:]])
+    titles = " | ".join((*PUBLISHED[:-2], *(f"{name} (s)" for name in PUBLISHED[-2:])))
+    return "\n".join(["; ".join(facts) + ".", "", f"| {titles} |", "|" + "---|" * len(PUBLISHED), *rows])
 
 
 def write_page(page: Path, text: str) -> None:
