@@ -34,7 +34,7 @@ ALL = (
     *("ups.models", "ups.physics", "ups.engine.ranks.sharded", "ups.engine.loop", "ups.engine.checkpoint.vault"),
     *("ups.cli.app", "ups.cli.preflight", "ups.jobs.estimate.fits", "ups.run.run"),
     *("ups_fleet.cli.worker", "ups_fleet.running.supervised", "ups_fleet.fault_tests.case_run"),
-    *("ups_fleet.doctor.rank_exercises", "ups_fleet.doctor.model_exercises", "ups_fleet.doctor.before_run"),
+    *("ups_fleet.doctor.rank_exercises", "ups_fleet.doctor.model_exercises", "ups_fleet.doctor.machine_checks"),
 )
 
 

@@ -48,7 +48,7 @@ class Fleet(Wing):
             yield
 
     def look(self, config: Config, folder: Path) -> Sequence[str]:
-        from ups_fleet.doctor.before_run import quick_doctor
+        from ups_fleet.doctor.machine_checks import quick_doctor
 
         return quick_doctor(_keys(config), folder)
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ups_fleet.doctor import machine_checks, package_checks
+from ups_fleet.doctor import machine_checks
 from ups_fleet.doctor.findings import DoctorLine, Finding, bad, run_check
 from ups_fleet.doctor.rank_checks import GROUP, PRELOAD, RankChecks
 from ups_fleet.supervise.forked_functions import failure_of, run, warm
@@ -55,9 +55,9 @@ def all_checks(
 def quick_checks(ranks: int, folder: Path, rendezvous: str = "", interface: str = "") -> list[tuple[Any, ...]]:
     """The checks that start no rank: the group and name of each, its function and what that is given."""
     return [
-        ("packages", "python", package_checks.python),
-        ("packages", "required", package_checks.required),
-        ("packages", "optional", package_checks.optional),
+        ("packages", "python", machine_checks.python),
+        ("packages", "required", machine_checks.required),
+        ("packages", "optional", machine_checks.optional),
         ("machine", "environment", machine_checks.environment),
         ("machine", "cores", machine_checks.cores, ranks),
         ("machine", "memory", machine_checks.memory, ranks),

@@ -1,4 +1,4 @@
-"""Checks of this machine without ranks: memory, disk, open files, cores, clock, ports, file system, environment."""
+"""Checks without ranks, of packages and of this machine; those of them that a run makes before it begins."""
 
 from __future__ import annotations
 
@@ -7,30 +7,159 @@ import errno
 import fcntl
 import mmap
 import os
+import platform
+import re
 import shutil
 import socket
+import sys
 import threading
 import time
+import tomllib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ups.files import sync
 from ups.host_memory import available
 from ups.open_files import allowed, raising
 from ups.parsing import threads_wanted
+from ups.provenance import installed
 from ups.types import ConfigError, counted
-from ups_fleet.doctor.findings import Finding, bad, doubtful, good
+from ups.verdict import FAILING, StorageError
+from ups.version import __version__
+from ups_fleet.doctor.findings import Finding, State, bad, doubtful, good
 from ups_fleet.supervise.job import refuse_nesting
 from ups_fleet.supervise.network import check_interface, port_taken
 
+if TYPE_CHECKING:
+    from ups.run.config import RunConfig
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+NAME = "universal-physics-stack"
+EXTRAS = ("baselines", "bench")  # what a user may want; `dev` is for those who change the code
+_REQUIREMENT = re.compile(r"^([\w.-]+)\s*([^;]*?)\s*(?:;.*extra == ['\"](\w+)['\"].*)?$")
+_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|<|>)\s*([\w.]+)")
+
+Version = Callable[[str], str | None]
 GIB = 2**30
 SHARED = Path("/dev/shm")
 OWN = ".ups-doctor-"  # how the names of folders that a check makes begin
 FILES, FILES_OF_RANK = 256, 32  # that a process of a run opens, and more of them for each rank
 LEFT_BEHIND = 600.0  # seconds after which no check works in one any more
 EPOCH = 1_735_689_600  # 2025-01-01: a wall clock before it was never set
+# What a disk says that is full or failing: no mistake of the user.
+DISK = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *FAILING)]
+
+
+def quick_doctor(config: RunConfig, folder: Path) -> Sequence[str]:
+    """What is doubtful, in sentences; ConfigError for the first thing that is bad."""
+    ranks = config.dist.ranks
+    findings: dict[str, Finding] = {
+        "packages": required(),
+        "cores": cores(ranks),
+        "shared memory": shared_memory(ranks),
+        "open files": descriptors(ranks),
+        "file system": file_system(folder),
+    }
+    for name, finding in findings.items():
+        if finding.state == State.BAD:
+            sentence = f"doctor: {name}: {finding.found}; {finding.advice}"
+            raise StorageError(sentence) if any(word in sentence for word in DISK) else ConfigError(sentence)
+    return [f"doctor: {n}: {f.found}; {f.advice}" for n, f in findings.items() if f.state == State.DOUBTFUL]
+
+
+def python() -> Finding:
+    """Python against what the package asks for."""
+    wanted = stated()[0]
+    version = platform.python_version()
+    if not within(version, wanted):
+        return bad(f"{version}, but {wanted} is needed", f"make an environment with Python {wanted}.", version=version)
+    return good(f"{version} ({sys.executable})", version=version)
+
+
+def required(version: Version = installed) -> Finding:
+    """Everything the package cannot do without."""
+    wanted = {name: clauses for name, (clauses, extra) in requirements().items() if not extra}
+    versions = {name: version(name) for name in wanted}
+    wrong = [n for n, clauses in wanted.items() if (there := versions[n]) is None or not within(there, clauses)]
+    if wrong:
+        named = [f"{n} {versions[n]} is not {wanted[n]}" if versions[n] else f"{n} is missing" for n in wrong]
+        return bad("; ".join(named), f"pip install {_quoted(wrong, wanted)}.", versions=versions)
+    differ = _other_than_pinned(versions)
+    main = ", ".join(f"{name} {versions[name]}" for name in ("torch", "numpy", "h5py") if versions.get(name))
+    if differ:
+        words = f"{main}; all {len(wanted)} in range, but not as tested: {', '.join(differ)}"
+        return doubtful(words, "pip install -c constraints.txt -e . gives the tested versions.", versions=versions)
+    return good(f"ups {__version__}, {main}; all {len(wanted)} in range", versions=versions, ups=__version__)
+
+
+def optional(version: Version = installed) -> Finding:
+    """What only some commands need: missing is well, out of range is not."""
+    extras = {name: extra for name, (_, extra) in requirements().items() if extra in EXTRAS}
+    wanted = {name: requirements()[name][0] for name in extras}
+    versions = {name: version(name) for name in wanted}
+    wrong = [n for n, clauses in wanted.items() if (there := versions[n]) is not None and not within(there, clauses)]
+    if wrong:
+        named = ", ".join(f"{n} {versions[n]} is not {wanted[n]}" for n in wrong)
+        return doubtful(named, f"pip install {_quoted(wrong, wanted)}.", versions=versions)
+    words = [f"{n} {versions[n] or 'not installed'} ({extra})" for n, extra in extras.items()]
+    return good(", ".join(words) or "none", versions=versions)
+
+
+def _quoted(names: Sequence[str], clauses: Mapping[str, str]) -> str:
+    """Requirements as one writes them behind `pip install`."""
+    return " ".join(f"'{name}{clauses[name]}'" for name in names)
+
+
+def requirements() -> dict[str, tuple[str, str]]:
+    """What the package asks for: version clauses and extra (or nothing), by name."""
+    wanted = {}
+    for text in stated()[1]:
+        match = _REQUIREMENT.match(text)
+        if match:
+            name, clauses, extra = match.groups()
+            wanted[name] = (clauses.strip("() "), extra or "")
+    return wanted
+
+
+def stated() -> tuple[str, list[str]]:
+    """The Python and the requirements that the installed package states; a checkout that was not installed, too."""
+    try:
+        return str(metadata.metadata(NAME)["Requires-Python"]), list(metadata.requires(NAME) or ())
+    except metadata.PackageNotFoundError:
+        project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+        extras = project.get("optional-dependencies", {})
+        more = [f"{text}; extra == '{extra}'" for extra, texts in extras.items() for text in texts]
+        return str(project["requires-python"]), [*project["dependencies"], *more]
+
+
+def within(version: str, clauses: str) -> bool:
+    """Whether a version fulfils clauses such as `>=2.11,<3`; local parts (`+cpu`) and pre-releases do not count."""
+    mine = _numbers(version)
+    for sign, text in _CLAUSE.findall(clauses):
+        other = _numbers(text)
+        size = max(len(mine), len(other))
+        a, b = (x + (0,) * (size - len(x)) for x in (mine, other))
+        holds = {">=": a >= b, "<=": a <= b, "==": a == b, "!=": a != b, "<": a < b, ">": a > b}
+        if not holds.get(sign, a >= b and mine[: len(other) - 1] == other[:-1]):
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", re.split(r"[+a-z]", version)[0]))
+
+
+def _other_than_pinned(versions: Mapping[str, str | None]) -> list[str]:
+    """Packages whose version differs from constraints.txt; none without a checkout."""
+    pins = CHECKOUT / "constraints.txt"
+    if not pins.is_file():
+        return []
+    stated = dict(line.strip().lower().split("==") for line in pins.read_text().splitlines() if "==" in line)
+    pairs = {name: (str(there).partition("+")[0], stated.get(name.lower())) for name, there in versions.items()}
+    return [f"{name} {a} instead of {b}" for name, (a, b) in pairs.items() if b and a != b]
 
 
 def environment() -> Finding:

@@ -16,8 +16,7 @@ from ups.run.config import RunConfig
 from ups.types import ConfigError, counted
 from ups_fleet.doctor import model_exercises
 from ups_fleet.doctor.findings import DoctorLine, Finding, State, bad, doubtful, good, run_check
-from ups_fleet.doctor.model_exercises import ExercisedModel, Strategy
-from ups_fleet.doctor.module_trace import first_difference, last_module
+from ups_fleet.doctor.model_exercises import ExercisedModel, Strategy, first_difference, last_module
 from ups_fleet.doctor.rank_checks import PRELOAD
 from ups_fleet.supervise.forked_functions import Result, first_failure, run
 

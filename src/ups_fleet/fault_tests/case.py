@@ -137,7 +137,6 @@ class FaultCase:
     output: str = ""
     skipped: int | None = None
     changes: dict[str, Any] = field(default_factory=dict)
-    damage: str = ""  # to the newest checkpoint, before the second start
     onto: int | None = None  # ranks that go on after the first command
     around: Disturbance = field(default_factory=Disturbance)
     refused: tuple[str, ...] = ()

@@ -18,12 +18,10 @@ from ups.config import dump, load
 from ups.run.config import RunConfig, run_config
 from ups.verdict import Ending
 from ups_fleet.fault_tests.case import BATCH, SAVED, STEPS, CaseDir, Disturbance, FaultCase
-from ups_fleet.fault_tests.damage import damage
 from ups_fleet.fault_tests.rank_hooks import install
 from ups_fleet.running import supervised
 from ups_fleet.supervise.children import fork
 from ups_fleet.supervise.fault_plan import VARIABLE
-from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.forked import ForkLauncher
 from ups_fleet.supervise.limits import Limits
 from ups_fleet.supervise.proc import alive, children
@@ -95,9 +93,9 @@ def be_command(config: RunConfig, place: CaseDir, resume: bool, case: FaultCase 
         os.environ[VARIABLE] = json.dumps([asdict(fault) for fault in case.faults])
     around.streams(place)
     around.command(place)
-    before = partial(_before_start, case, place)
     names: Any = supervised
-    names._launcher = lambda job, config: ForkLauncher(partial(install, around), before)  # noqa: ARG005
+    begin = partial(around.start, place=place)
+    names._launcher = lambda job, config: ForkLauncher(partial(install, around), begin)  # noqa: ARG005
     from ups.cli.app import main
 
     code = _exit_code(lambda: main(["run", str(file), *(["--resume"] if resume else [])]))
@@ -117,14 +115,6 @@ def _exit_code(work: Callable[[], None]) -> int:
     except (OSError, ValueError):
         return 120
     return code if isinstance(code, int) else int(code is not None)
-
-
-def _before_start(case: FaultCase | None, place: CaseDir, start: RankStart) -> None:
-    if case is None:
-        return
-    if case.damage and start.attempt == 2:
-        damage(case.damage, place.run)
-    case.around.start(start, place)
 
 
 def left_over() -> list[int]:

@@ -79,16 +79,25 @@ def spoil(path: Path, how: str) -> None:
 
 
 @dataclass(frozen=True)
-class FirstPlace(Disturbance):
-    """Checkpoints are kept in two places; while the run is stopped, something happens to the first."""
+class Damaged(Disturbance):
+    """Something happens to the newest checkpoint before the second start; or, `copied`, while the run is stopped.
+
+    Copied checkpoints are kept in two places, and it happens to the first.
+    """
 
     how: str
+    copied: bool = False
 
     def settings(self, place: CaseDir) -> dict[str, Any]:
-        return {"second_copy": str(place.folder / "copies")}
+        return {"second_copy": str(place.folder / "copies")} if self.copied else {}
+
+    def start(self, start: RankStart, place: CaseDir) -> None:
+        if start.attempt == 2 and not self.copied:
+            damage(self.how, place.run)
 
     def meddle(self, place: CaseDir) -> None:
-        damage(self.how, place.run)
+        if self.copied:
+            damage(self.how, place.run)
 
 
 @dataclass(frozen=True)

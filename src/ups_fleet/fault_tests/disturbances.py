@@ -24,6 +24,7 @@ from ups.rundir import RunDir
 from ups_fleet.fault_tests.case import CaseDir, Disturbance, Press, first_start, print_to
 from ups_fleet.fault_tests.privileges import MemoryGroup
 from ups_fleet.supervise.children import fork
+from ups_fleet.supervise.fault_plan import SIGNALS
 from ups_fleet.supervise.job import RankStart
 from ups_fleet.supervise.launchers.forked import close_inherited, default_signals
 from ups_fleet.supervise.launchers.launcher import read_pids
@@ -260,17 +261,13 @@ def _core(rank: int) -> int:
     return cores[rank % len(cores)]
 
 
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
-
-
 @dataclass(frozen=True)
 class Struck(Disturbance):
-    """A signal to the `parent` of a rank or to the `supervisor`, when the rank comes to a point.
+    """A signal to the parent of a rank, when the rank comes to a point.
 
-    `helpless`: after all parents were stopped, so that none of them can act any more.
+    `helpless`: to all parents, so that none of them can act any more; then their supervisor is killed.
     """
 
-    who: str
     how: str
     point: str
     whose: int
@@ -278,14 +275,13 @@ class Struck(Disturbance):
     def at(self, point: str, rank: int) -> None:
         if (point, rank) != (self.point, self.whose) or not first_start():
             return
-        if self.who == "parent":
+        if self.how != "helpless":
             os.kill(os.getppid(), SIGNALS[self.how])
             return
-        if self.who == "helpless":
-            for pid in read_pids(StartDir(Path(os.environ["UPS_RUN"]))).values():
-                with contextlib.suppress(OSError, IndexError):
-                    os.kill(int(stat_of(pid)[1]), signal.SIGSTOP)
-        os.kill(int(os.environ["UPS_SUPERVISOR"]), SIGNALS[self.how])
+        for pid in read_pids(StartDir(Path(os.environ["UPS_RUN"]))).values():
+            with contextlib.suppress(OSError, IndexError):
+                os.kill(int(stat_of(pid)[1]), signal.SIGSTOP)
+        os.kill(int(os.environ["UPS_SUPERVISOR"]), signal.SIGKILL)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ups_fleet.fault_tests.damage import (
     NAME,
     ChangedCache,
     CheckpointDisk,
-    FirstPlace,
+    Damaged,
     NoSecondPlace,
     Replaced,
     SmallDisk,
@@ -185,8 +185,8 @@ def _changes(t: Drawn) -> dict[str, Any]:
     return {"cache.use": True} if t.phase == "cache" else {}
 
 
-def _struck(who: str, how: str) -> Callable[[Drawn], Any]:
-    return lambda t: around_it.Struck(who, how, t.phase, t.rank)
+def _struck(how: str) -> Callable[[Drawn], Any]:
+    return lambda t: around_it.Struck(how, t.phase, t.rank)
 
 
 def _starved(how: Callable[[str], Any], whom: str) -> Callable[[Drawn], Any]:
@@ -316,7 +316,7 @@ ROWS: tuple[FaultRow, ...] = (
     ),
     row("F10", "read-only disk", around=CheckpointDisk(writable=False), starts=1, **NO_ROOM),
     *(
-        row("F11", how, "kill", steps=(5, LAST), damage=how, output="is damaged", **GIVEN_UP)
+        row("F11", how, "kill", steps=(5, LAST), around=Damaged(how), output="is damaged", **GIVEN_UP)
         for how in ("flip", "truncate", "missing", "foreign", "manifest")
     ),
     row(
@@ -367,16 +367,11 @@ ROWS: tuple[FaultRow, ...] = (
         **{"changes": _changes, "first": ("OOM",), "named": RANK, "starts": 2, **ROUNDED},
     ),
     *(
-        row("F20", f"{how} {who} in {{phase}}", NAMELESS, *POINTS, around=_struck(who, how), changes=_changes, **ends)
-        for who, how, ends in (
-            ("parent", "kill", GIVEN_UP),
-            ("parent", "stop", {}),
-            ("parent", "term", MAY_STOP),
-            ("supervisor", "kill", {"endings": ("KILLED",)}),
-            ("supervisor", "term", MAY_STOP),
-            ("helpless", "kill", {"endings": ("KILLED",)}),
-        )
+        row("F20", f"{how} parent in {{phase}}", NAMELESS, *POINTS, around=_struck(how), changes=_changes, **ends)
+        for how, ends in (("kill", GIVEN_UP), ("stop", {}), ("term", MAY_STOP), ("helpless", {"endings": ("KILLED",)}))
     ),
+    row("F20", "kill supervisor in {phase}", "orphan", *POINTS, changes=_changes, endings=("KILLED",)),
+    row("F20", "term supervisor in {phase}", "boss", *POINTS, changes=_changes, **MAY_STOP),
     # A second run in a container: the first is not disturbed, whose last act is to wait, and the second neither.
     *(
         row(
@@ -444,7 +439,7 @@ ROWS: tuple[FaultRow, ...] = (
     *(
         row(
             *("F27", f"first place: {how}", "term"),
-            around=FirstPlace(how),
+            around=Damaged(how, copied=True),
             **{"steps": (1, LAST - 1), **STOPPED_AT_ONCE, "output": "its second copy"},
         )
         for how in ("newest gone", "stage gone", "all gone", "flip", "truncate", "missing", "manifest")

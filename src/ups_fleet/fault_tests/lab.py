@@ -27,7 +27,12 @@ from ups_fleet.supervise.forked_functions import FunctionName, run
 NEEDED = (
     *("ups_fleet.fault_tests.case_run", "ups.cli.app", "ups_fleet.cli.worker", "ups_fleet.running.supervised"),
     *("ups.physics", "h5py", "rich.console", "safetensors.torch", "scipy.optimize", "matplotlib.figure"),
-    *("matplotlib.backends.backend_agg", "ups.cli.preflight", "ups_fleet.doctor.before_run", "ups.jobs.estimate.fits"),
+    *(
+        "matplotlib.backends.backend_agg",
+        "ups.cli.preflight",
+        "ups_fleet.doctor.machine_checks",
+        "ups.jobs.estimate.fits",
+    ),
 )
 PATIENCE = 30.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
 RUNS = "ups_fleet.fault_tests.case_run"  # by name: this process needs no torch

@@ -7,11 +7,13 @@ import ctypes
 import functools
 import os
 import pwd
+import signal
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from ups_fleet.supervise.children import fork
 from ups_fleet.supervise.forked_functions import run
 
 NEW_MOUNTS, NEW_PIDS, NEW_NETWORK = 0x00020000, 0x20000000, 0x40000000  # of unshare(2)
@@ -116,31 +118,18 @@ def _try_mounts() -> None:
 
 def _try_pids() -> None:
     unshare(NEW_MOUNTS | NEW_PIDS)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        with contextlib.suppress(OSError):
-            mount_processes()
-            code = 0
-        os._exit(code)
-    if os.waitpid(child, 0)[1]:
+    if fork(mount_processes).wait():
         raise OSError("/proc cannot be mounted in a namespace of processes")
 
 
 def _try_group() -> None:
-    group = MemoryGroup(f"ups-lab-{uuid.uuid4().hex[:8]}")
+    group, child = MemoryGroup(f"ups-lab-{uuid.uuid4().hex[:8]}"), fork(lambda: time.sleep(5))
     try:
         group.create(1 << 26)
-        child = os.fork()
-        if child == 0:
-            time.sleep(5)
-            os._exit(0)
-        try:
-            group.add(child)
-        finally:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
+        group.add(child.pid)
     finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
         group.remove()
 
 

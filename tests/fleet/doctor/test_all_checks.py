@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ups_fleet.cli.doctor import doctor
-from ups_fleet.doctor import machine_checks, package_checks
+from ups_fleet.doctor import machine_checks
 from ups_fleet.doctor.all_checks import guarded, quick_checks
 from ups_fleet.doctor.findings import DoctorLine, Finding, State
 from ups_fleet.supervise.job import NESTED
@@ -168,13 +168,13 @@ def test_too_few_open_files_are_named() -> None:
 
 def test_a_package_that_is_missing_or_too_old_is_named() -> None:
     told(
-        package_checks.required(lambda name: None if name == "h5py" else package_checks.installed(name)),
+        machine_checks.required(lambda name: None if name == "h5py" else machine_checks.installed(name)),
         State.BAD,
         "h5py",
     )
-    old = package_checks.required(lambda name: "2.3.1" if name == "torch" else package_checks.installed(name))
+    old = machine_checks.required(lambda name: "2.3.1" if name == "torch" else machine_checks.installed(name))
     told(old, State.BAD, "torch 2.3.1 is not", "pip install 'torch")
-    odd = package_checks.optional(lambda name: "1.0" if name == "neuraloperator" else None)
+    odd = machine_checks.optional(lambda name: "1.0" if name == "neuraloperator" else None)
     told(odd, State.DOUBTFUL, "neuraloperator 1.0")
 
 
@@ -194,7 +194,7 @@ def test_a_package_that_is_missing_or_too_old_is_named() -> None:
     ],
 )
 def test_versions_are_compared_as_numbers(version: str, clauses: str, holds: bool) -> None:
-    assert package_checks.within(version, clauses) is holds
+    assert machine_checks.within(version, clauses) is holds
 
 
 def test_a_disk_without_room_is_named(tmp_path: Path) -> None:

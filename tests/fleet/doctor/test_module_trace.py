@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ups_fleet.doctor.module_trace import ModuleTrace, first_difference, last_module
+from ups_fleet.doctor.model_exercises import ModuleTrace, first_difference, last_module
 
 
 class Sick(nn.Module):

@@ -14,10 +14,10 @@ import pytest
 from ups.cli.app import main
 from ups.rundir import RunDir
 from ups.verdict import classify
-from ups_fleet.fault_tests.case import STEPS, CaseResult, FaultCase, Strategy
-from ups_fleet.fault_tests.damage import damage
+from ups_fleet.fault_tests.case import STEPS, CaseResult, Disturbance, FaultCase, Strategy
+from ups_fleet.fault_tests.damage import Damaged, damage
 from ups_fleet.fault_tests.disturbances import ADDRESS, Cap, CappedMemory, WrongClock, shift_clock
-from ups_fleet.fault_tests.faults import FAMILIES, FAULTS, draw
+from ups_fleet.fault_tests.faults import FAMILIES, FAULTS, ROWS, draw
 from ups_fleet.fault_tests.lab import Lab, same_samples
 from ups_fleet.fault_tests.strangers import Strangers
 from ups_fleet.fault_tests.table import summary, write_json
@@ -25,9 +25,7 @@ from ups_fleet.supervise.fault_plan import Fault, FaultPlan
 from ups_fleet.supervise.forked_functions import run
 
 KINDS: tuple[Strategy, ...] = ("single", "ddp", "fsdp")
-FLIPPED = FaultCase(
-    "F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), first=("RANK_DIED",), named=0, starts=2, damage="flip"
-)  # fmt: skip
+FLIPPED = FaultCase("F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), named=0, around=Damaged("flip"))
 OOM, CAPPED = Fault("oom", 1, "block", 5), "memory capped"
 # What surrounds a run is put together with what strikes it: the promises of both must hold.
 QUICK = [
@@ -114,6 +112,15 @@ def test_the_same_seed_draws_the_same_faults_and_all_worlds_are_drawn() -> None:
         (1, "fsdp"),
         *((n, s) for n in (2, 4) for s in ("ddp", "fsdp")),
     }
+
+
+def test_every_row_of_the_table_is_a_fault_of_its_own_on_some_ranks() -> None:
+    assert len(FAULTS) == len(ROWS)
+    kinds: tuple[tuple[int, Strategy], ...] = ((1, "single"), (2, "ddp"), (2, "fsdp"))
+    for fault in ROWS:
+        case = next(case for kind in kinds if (case := fault.case(random.Random(0), *kind)) is not None)
+        disturbed = case.faults or case.around != Disturbance() or case.changes
+        assert disturbed or case.name == "undisturbed", fault.name
 
 
 def test_every_family_is_drawn_as_often_as_any_other_and_every_row_of_it_in_turn() -> None:
