@@ -33,12 +33,8 @@ EXERCISES = {
     "turned bit": ("F11", "flip"),
     "one rank": ("F12", "resized"),
 }
+EXCHANGES = "ups_fleet.doctor.rank_exercises"
 DISK = 15.0  # seconds to make, copy or remove a small folder
-
-
-def exercise(name: str) -> FunctionName:
-    """What ranks do. By name: this process needs neither torch nor the seconds that its import takes."""
-    return FunctionName("ups_fleet.doctor.rank_exercises", name)
 
 
 class RankChecks:
@@ -54,7 +50,7 @@ class RankChecks:
     def devices(self) -> Finding:
         """What torch sees; decides what `auto` means."""
         # The first start of all: with every import.
-        results = run(exercise("devices"), 1, seconds=2 * self.limit, preload=PRELOAD)
+        results = self._run("devices", 1, seconds=2 * self.limit)
         if text := failure_of(results):
             return bad(f"torch does not start: {text}", "reinstall torch for this machine (and its driver).")
         facts = results[0].value
@@ -79,7 +75,7 @@ class RankChecks:
 
     def backends(self) -> Finding:
         """Which ways to communicate there are."""
-        results = self._run(exercise("devices"), 1)
+        results = self._run("devices", 1)
         if failure_of(results):
             return bad("unknown, since torch does not start", "see the line above.")
         facts = results[0].value
@@ -94,7 +90,7 @@ class RankChecks:
 
     def listening(self) -> Finding:
         """Where ranks listen while they work: on one machine nobody else may reach them."""
-        results = self._run(exercise("listening"), self.ranks, self.device, self.ranks)
+        results = self._run("listening", self.ranks, self.device, self.ranks)
         if text := failure_of(results):
             return bad(text, self._network())
         places = sorted({(rank, *place) for rank, result in enumerate(results) for place in result.value})
@@ -109,7 +105,7 @@ class RankChecks:
     def files(self) -> Finding:
         """Whether ranks see each other's files in the run folder."""
         with own_folder(self.folder, _in_child) as inside:
-            results = self._run(exercise("share_files"), self.ranks, inside, self.ranks)
+            results = self._run("share_files", self.ranks, inside, self.ranks)
         advice = f"put runs on a folder all ranks share (`out:`), not on {self.folder}."
         if text := failure_of(results):
             return bad(text, advice)
@@ -153,7 +149,7 @@ class RankChecks:
         """An exercise in which ranks exchange numbers; a finding if there is nobody to exchange with, or it failed."""
         if self.ranks == 1:
             return good("one rank has nobody to exchange with")
-        results = self._run(exercise(name), self.ranks, self.device, self.ranks)
+        results = self._run(name, self.ranks, self.device, self.ranks)
         text = failure_of(results)
         return bad(text, self._network()) if text else results
 
@@ -237,8 +233,10 @@ class RankChecks:
         """A run disturbed as a row of the table says, and which of its promises were broken."""
         return self._lab().run([self._case(name, strategy)])[0]
 
-    def _run(self, function: FunctionName, world: int, *args: Any) -> list[Result]:
-        return run(function, world, *args, seconds=self.limit, preload=PRELOAD)
+    def _run(self, name: str, world: int, *args: Any, seconds: float = 0.0) -> list[Result]:
+        """What ranks do. By name: this process needs neither torch nor the seconds that its import takes."""
+        exercise = FunctionName(EXCHANGES, name)
+        return run(exercise, world, *args, seconds=seconds or self.limit, preload=PRELOAD)
 
     def _network(self) -> str:
         if self.kind == "cuda":

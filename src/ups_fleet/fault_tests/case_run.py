@@ -57,7 +57,7 @@ def run_case(case: FaultCase, folder: Path, data: Path, reference: Path | None, 
     case.around.prepare(place)
     verdict = _commands(case, place, result, pace)
     result.hung = "HUNG" in result.endings
-    _judge(case, result, verdict, place)
+    judge(case, result, verdict, place)
     result.broken += case.around.problems(place)
     if place.beside.exists() and TRACEBACK in place.beside.read_bytes():
         result.broken.append(f"a process of the lab itself has failed: {place.beside}")
@@ -119,7 +119,7 @@ def _starved(case: FaultCase, run: RunDir) -> bool:
     return still and not any(fault.kind in ("stop", "hang", "grip") for fault in case.faults)
 
 
-def _judge(case: FaultCase, result: CaseResult, verdict: Mapping[str, Any], place: CaseDir) -> None:
+def judge(case: FaultCase, result: CaseResult, verdict: Mapping[str, Any], place: CaseDir) -> None:
     """Note which promises about the ends of the commands were broken."""
     broken, run = result.broken, place.run
     first, attempts = result.endings[0], verdict.get("attempts", [])

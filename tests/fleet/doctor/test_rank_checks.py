@@ -20,7 +20,7 @@ def checks(tmp_path: Path) -> RankChecks:
 
 
 def test_a_wrong_sum_is_a_red_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ups_fleet.doctor.rank_checks.exercise", lambda name: getattr(sabotage, name))
+    monkeypatch.setattr("ups_fleet.doctor.rank_checks.FunctionName", lambda _, name: getattr(sabotage, name))
     found = checks(tmp_path).collectives()
     assert found.state == State.BAD
     assert "all-reduce of torch.float32 on rank 1" in found.found
@@ -64,7 +64,7 @@ def test_losses_that_are_off_those_of_one_process_and_other_bits_are_red_lines(t
 
 
 def test_a_cuda_device_that_is_not_there_is_a_red_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ups_fleet.doctor.rank_checks.exercise", lambda name: getattr(sabotage, name))
+    monkeypatch.setattr("ups_fleet.doctor.rank_checks.FunctionName", lambda _, name: getattr(sabotage, name))
     found = RankChecks(2, "cuda", tmp_path, 60).devices()
     assert found.state == State.BAD
     assert "sees no GPU" in found.found
