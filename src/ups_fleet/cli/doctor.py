@@ -31,8 +31,8 @@ def doctor(
 ) -> int:
     """Check this machine and real ranks on it: packages, devices, memory, disk, network, training, checkpoints, faults.
 
-    Starts real processes that exchange numbers, train a small model replicated and sharded against one process, save
-    it and go on, run out of memory and recover, and lose a rank. Takes under a minute; trains nothing of yours.
+    Starts real processes that exchange numbers, and short runs: replicated and sharded against one process, going on
+    from a checkpoint, out of memory, with a rank lost. Takes about a minute; trains nothing of yours.
 
     With CONFIG (a YAML file; any key is a flag, with dots for the levels) it goes on to the config's own model: builds
     it, runs it in one process, then replicated and sharded, whole and block by block, and names the smallest part that

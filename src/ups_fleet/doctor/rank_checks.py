@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -174,25 +175,25 @@ class RankChecks:
     def checkpoint(self) -> Finding:
         """Go on from a checkpoint that is not the newest, whose bit was turned, and with one rank: the same."""
         advice = f"checkpoints cannot be trusted in {self.folder}; choose another disk (`out:`)."
-        turned, fewer = self._disturbed("turned bit", "fsdp"), self._disturbed("one rank", "fsdp")
+        turned, fewer = self._disturbed(("turned bit", "fsdp"), ("one rank", "fsdp"))
         if words := "; ".join((*turned.broken, *fewer.broken)):
             return bad(words, advice)
         return good(f"{self.ranks} ranks → {self.ranks}: same bits; → 1: within 1e-4; a turned bit is noticed")
 
     def memory_fault(self) -> Finding:
         """Memory that is short once on one rank, in both strategies: the same simulator in the end."""
-        times, advice = [], "a run would restart here and not recover in place; report it with `ups doctor --json`."
-        for strategy in STRATEGIES:
-            result = self._disturbed("memory", strategy)
+        advice = "a run would restart here and not recover in place; report it with `ups doctor --json`."
+        results = self._disturbed(*(("memory", strategy) for strategy in STRATEGIES))
+        for strategy, result in zip(STRATEGIES, results, strict=True):
             if result.broken:
                 return bad(f"{strategy}: {'; '.join(result.broken)}", advice)
-            times.append(f"{strategy} in {result.seconds:.1f} s")
-        rank = result.case["faults"][0]["rank"]
-        return good(f"out of memory on rank {rank}: recovered in place to the same bits ({', '.join(times)})")
+        rank, times = results[0].case["faults"][0]["rank"], [f"{result.seconds:.1f} s" for result in results]
+        words = f"recovered in place to the same bits (ddp in {times[0]}, fsdp in {times[1]})"
+        return good(f"out of memory on rank {rank}: {words}")
 
     def killed_rank(self) -> Finding:
         """A rank that is killed under the supervisor of runs."""
-        result = self._disturbed("kill", "ddp")
+        [result] = self._disturbed(("kill", "ddp"))
         if result.broken:
             advice = "a run would not survive a lost rank here; look at /dev/shm and the limit of processes."
             return bad("; ".join(result.broken), advice)
@@ -207,7 +208,8 @@ class RankChecks:
         """The lab whose runs these checks make, on the disk where runs will be kept."""
         if self.lab is None:
             inside = self._open.enter_context(own_folder(self.folder, _in_child))
-            self.lab = Lab(inside.resolve(), 1, tries=1, most=self.limit)
+            cores = len(os.sched_getaffinity(0))
+            self.lab = Lab(inside.resolve(), max(1, cores // self.ranks), tries=1, most=self.limit)
         return self.lab
 
     def _case(self, name: str, strategy: Strategy) -> FaultCase:
@@ -229,9 +231,9 @@ class RankChecks:
             self.calm[strategy] = RunDir(lab.plain(kind) / "run")
         return self.calm[strategy]
 
-    def _disturbed(self, name: str, strategy: Strategy) -> CaseResult:
-        """A run disturbed as a row of the table says, and which of its promises were broken."""
-        return self._lab().run([self._case(name, strategy)])[0]
+    def _disturbed(self, *rows: tuple[str, Strategy]) -> list[CaseResult]:
+        """Runs disturbed as rows of the table say, and which of their promises were broken."""
+        return self._lab().run([self._case(*row) for row in rows])
 
     def _run(self, name: str, world: int, *args: Any, seconds: float = 0.0) -> list[Result]:
         """What ranks do. By name: this process needs neither torch nor the seconds that its import takes."""
