@@ -14,7 +14,7 @@ from typing import Any
 from ups.rundir import RunDir
 from ups_fleet.doctor.findings import Finding, bad, doubtful, good
 from ups_fleet.doctor.machine_checks import own_folder
-from ups_fleet.fault_tests.case import CaseResult, FaultCase, Strategy
+from ups_fleet.fault_tests.case import LAST_STAGE, CaseResult, FaultCase, Strategy
 from ups_fleet.fault_tests.faults import FAULTS
 from ups_fleet.fault_tests.lab import NEEDED, Lab, reference_of
 from ups_fleet.supervise.forked_functions import FunctionName, Result, failure_of, run
@@ -247,9 +247,13 @@ class RankChecks:
 
 
 def losses(run: RunDir) -> list[tuple[float, float]]:
-    """The loss and the gradient norm of every step of a run."""
-    named = [{k.rpartition("/")[2]: v for k, v in json.loads(t).items()} for t in run.metrics.read_text().splitlines()]
-    return [(row["loss"], row["gradient"]) for row in named if {"loss", "gradient"} <= row.keys()]
+    """The loss and the gradient norm of every step of the last stage of a run.
+
+    In the first one some gradients are only rounding, of which an optimizer makes steps as large as any.
+    """
+    rows = [json.loads(text) for text in run.metrics.read_text().splitlines()]
+    names = f"{LAST_STAGE}/loss", f"{LAST_STAGE}/gradient"
+    return [(row[names[0]], row[names[1]]) for row in rows if row.keys() >= set(names)]
 
 
 def _simulator(run: RunDir) -> bytes:
