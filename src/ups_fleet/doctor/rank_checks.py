@@ -227,7 +227,8 @@ class RankChecks:
             lab, kind = self._lab(), reference_of(self._case("nothing", strategy))
             seconds = lab.undisturbed(kind)
             if isinstance(seconds, str):
-                return f"{'one process' if strategy == 'single' else strategy}: {seconds}"
+                words = seconds.removesuffix(f": {lab.plain(kind)}")  # which is not left
+                return f"{'one process' if strategy == 'single' else strategy}: {words}"
             self.calm[strategy] = RunDir(lab.plain(kind) / "run")
         return self.calm[strategy]
 
