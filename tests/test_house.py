@@ -313,7 +313,7 @@ def test_nothing_is_handed_to_oneself_through_the_environment() -> None:
     """What a run was asked for is a `Start`. Only who has just become another process, or hands something to a library
     that reads variables alone, writes into its own environment."""
     library = {"cli/run.py", "tracking/mlflow.py", "tracking/wandb.py"}
-    child = {"supervise/launchers/forked.py", "supervise/forked_functions.py", "doctor/killed_rank.py"}
+    child = {"supervise/launchers/forked.py", "supervise/forked_functions.py"}
     writes = re.compile(r"os\.environ(\[[^\]]+\] = |\.update|\.setdefault|\.pop|\.clear| \|=)|putenv")
     rows = {str(path.relative_to(SOURCE)) for path in FILES if writes.search(path.read_text())}
     rows = {row for row in rows if not row.startswith("ups_fleet/fault_tests/")}  # they disturb on purpose
