@@ -332,7 +332,7 @@ def test_child_processes_begin_in_one_place() -> None:
     bare = {"ups_fleet/supervise/rank_parent.py", "ups_fleet/bundle/selftest.py"}  # run without this package
     apart = {"ups_fleet/bundle/wheels.py"}  # of a room that imports none, and reads line by line
     proof = {"ups_bench/accuracy.py", "ups_bench/cache.py", "ups_bench/growth_start.py"}
-    tests = {"doctor/rank_checks.py", "fault_tests/command.py", "fault_tests/privileges.py"}
+    tests = {"fault_tests/command.py"}
     begins = re.compile(r"^\s*(?:import|from) (?:subprocess|multiprocessing)\b|os\.fork\(", re.M)
     rows = {str(path.relative_to(SOURCE)) for path in FILES if begins.search(path.read_text())}
     named = below | workers | functions | bare | apart | proof | {f"ups_fleet/{name}" for name in tests}
