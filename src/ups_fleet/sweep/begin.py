@@ -56,19 +56,18 @@ def sweep(
     queue: Queue = (
         Listed(listed) if listed is not None else study.Study(folder, axes, request.optuna or 0, seeds, request.seed)
     )
-    begun: list[SweepPoint] = list(listed or ())
-    known = remember(folder, begun, command)
+    remember(folder, listed or (), command)
     words = command_of(request.config, folder, lambda point: {**request.flags, **point.flags})
 
     def changed() -> None:
-        nonlocal known
-        known = remember(folder, (), command)
-        write(folder, known)
+        write(folder, remember(folder, (), command))
 
-    watched = _Remembering(queue, lambda point: remember(folder, (point,), command))
+    def begun(point: SweepPoint) -> None:
+        remember(folder, (point,), command)
+
     alike = not any(axis.key.split(".")[0] == "data" for axis in axes)
     made = any(not data.there for data in base.data.values())
-    job = Sweep(folder, watched, slots, words, say, changed, shared=made and alike)
+    job = Sweep(folder, queue, slots, words, say, changed, begun, shared=made and alike)
     stopped = job.carry_out()
     settings = write(folder, remember(folder, (), command))
     return _code(stopped, job.ended, say), folder, settings
@@ -95,26 +94,6 @@ def _laid_out(
     listed = None if request.optuna is not None else _points(request, axes, seeds)
     _check_points(request, axes, listed, base)
     return base, folder, axes, seeds, listed
-
-
-class _Remembering:
-    """A queue whose points are written down before they are begun."""
-
-    def __init__(self, queue: Queue, note: Callable[[SweepPoint], object]) -> None:
-        self.queue, self.note = queue, note
-
-    @property
-    def total(self) -> int:
-        return self.queue.total
-
-    def next(self) -> SweepPoint | None:
-        point = self.queue.next()
-        if point is not None:
-            self.note(point)
-        return point
-
-    def done(self, point: SweepPoint, state: RunState) -> None:
-        self.queue.done(point, state)
 
 
 def _check(request: SweepRequest, axes: Sequence[SweepAxis], base: RunConfig) -> None:

@@ -131,8 +131,8 @@ class Sweep:
 
     `command(point, slot, data_from)` are the words of `ups run` for a point. What has ended well is not repeated, what
     was begun or killed is resumed, what lives already is waited for: two processes never write one run. `changed()` is
-    called whenever a run has ended. `shared`: all runs make the same data, so the first makes them for all, and the
-    others begin when they are there.
+    called whenever a run has ended, `begun(point)` before one is looked at. `shared`: all runs make the same data, so
+    the first makes them for all, and the others begin when they are there.
     """
 
     folder: Path
@@ -141,6 +141,7 @@ class Sweep:
     command: Callable[[SweepPoint, Slot, Path | None], list[str]]
     say: Callable[[str], None]
     changed: Callable[[], None] = lambda: None
+    begun: Callable[[SweepPoint], object] = lambda point: None  # noqa: ARG005
     shared: bool = False
     children: list[SweptRun] = field(default_factory=list)
     ended: dict[str, RunState] = field(default_factory=dict)
@@ -188,7 +189,9 @@ class Sweep:
 
     def _next(self) -> SweepPoint | None:
         """The next point of the queue, once it can begin."""
-        point, self.held = self.held or self.queue.next(), None
+        point, self.held = self.held, None
+        if point is None and (point := self.queue.next()) is not None:
+            self.begun(point)
         if not self.shared or point is None or self._made(point):
             return point
         self.held = point
