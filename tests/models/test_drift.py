@@ -273,7 +273,7 @@ def test_cells_are_those_of_the_codec_that_a_simulator_has_now() -> None:
 
 def test_a_network_is_told_the_part_of_a_token_that_is_left_of_a_way_and_nothing_of_whole_ones() -> None:
     drift = Advection(1, 5)
-    torch.nn.init.normal_(drift.told)
+    torch.nn.init.normal_(drift.embed)
     space = Grid((16, 8), (True, False))
     ways = torch.tensor([[0.0, 0.0, 0.0], [3 / 16, 0.4, 0.0], [3.25 / 16, 0.0, 0.0], [-0.75 / 16, 0.7, 0.0]])
     with torch.no_grad():

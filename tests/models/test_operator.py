@@ -377,7 +377,7 @@ def test_a_state_at_rest_hardly_moves_and_has_a_gradient() -> None:
 def test_a_gauge_changes_no_other_weight_and_nothing_of_a_steady_task() -> None:
     sims = [simulator("darcy2d", "burgers1d", gauge=g, grids={"darcy2d": (16, 16)}) for g in ("task", "sample")]
     plain, gauged = (sim.operator.state_dict() for sim in sims)
-    assert gauged.keys() - plain.keys() == {"gauge.uneven.weight", "gauge.told.weight"}
+    assert gauged.keys() - plain.keys() == {"gauge.uneven.weight", "gauge.embed.weight"}
     assert all(torch.equal(gauged[name], value) for name, value in plain.items())
     for sim in sims:
         awaken(sim.operator)

@@ -43,7 +43,7 @@ class Advection(nn.Module):
         self.speeds = nn.Parameter(torch.zeros(count, AXES))
         # Embeds the part of a shift beyond whole cells. Its name is a key of saved weights. It begins as zeros, so that
         # all other weights are drawn as they are without a drift.
-        self.told = nn.Parameter(torch.zeros(AXES, 2 * PARTS, width))
+        self.embed = nn.Parameter(torch.zeros(AXES, 2 * PARTS, width))
 
     def way(self, params: Tensor, dt: Tensor) -> Tensor:
         """The shift of each state of a batch, `(B, 3)` in boxes, for `params (B, P)` and `dt (B,)`."""
@@ -54,7 +54,7 @@ class Advection(nn.Module):
         """The embedding `(B, width)` of a shift `(B, 3)` in boxes: zero for one by whole cells of `space`."""
         angle = way[:, : space.ndim].unsqueeze(2) * _parts(space.shape, space.periodic, way.device)
         waves = torch.cat((angle.sin(), 1 - angle.cos()), 2)
-        return (waves.unsqueeze(-1) * self.told[: space.ndim]).sum((1, 2))
+        return (waves.unsqueeze(-1) * self.embed[: space.ndim]).sum((1, 2))
 
     def _drive(self, params: Tensor, dt: Tensor) -> Tensor:
         return params.float() / self.size * (dt.float() / self.span).unsqueeze(1)

@@ -19,10 +19,11 @@ Strides = tuple[int, ...]
 
 
 def strides_of(window: Window, codec: Codec) -> Strides | None:
-    """Along each axis, how many grids of picked cells lie in that of a window; None where there is one alone.
+    """How many grids of trained spacing lie in that of a window, along each axis; None where there is one alone.
 
-    Along an axis that wraps, each of them is like those of training: only where they begin differs, which an operator
-    is not told. Between walls that place counts. Where whole cells were trained on, values between are another thing.
+    Data of which every k-th cell was picked have k such grids in the whole file. Along an axis that wraps they differ
+    only in where they begin, of which an operator knows nothing. Between walls the place of a cell counts, and data
+    that were not picked have no such grids: there the window's stays whole.
     """
     corner, grid = codec.corners.get(window.task.name), codec.grids[window.task.name]
     cells = window.context.shape[2:-1]

@@ -33,7 +33,7 @@ class Gauge(nn.Module):
     def __init__(self, dim: int, width: int, condition: int) -> None:
         super().__init__()
         self.uneven = nn.Linear(dim, width, bias=False)
-        self.told = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)  # embeds the size; a key of saved weights
+        self.embed = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)
 
     def measure(self, z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Of frames `(B, K, *G, D)`: rms of the last one's deviation from uniform, and of its change over `scale`; and
@@ -51,7 +51,7 @@ class Gauge(nn.Module):
 
     def condition(self, size: Tensor) -> Tensor:
         """The embedding `(B, condition)` of the sizes `(B,)` that `measure` gives."""
-        y: Tensor = self.told(fourier_features(size.log() / 4, GAUGE_WAVES))
+        y: Tensor = self.embed(fourier_features(size.log() / 4, GAUGE_WAVES))
         return y
 
 
@@ -150,7 +150,7 @@ class LatentOperator(TokenNetwork):
         drift = Advection.fitted(params, dt, states, condition.grid.periodic).to(z.device)
         with torch.no_grad():
             drift.speeds.mul_(self._stretched(condition, z.device))
-        measured = {name: value for name, value in drift.state_dict().items() if name != "told"}  # that is learnt
+        measured = {name: value for name, value in drift.state_dict().items() if name != "embed"}  # that is learnt
         self.drift[condition.task].load_state_dict(measured, strict=False)
         return drift
 
