@@ -31,7 +31,13 @@ from typing import Any
 ALL = (
     *("pytest", "blank_pictures", "torch", "torch._dynamo", "torch.distributed.checkpoint", "h5py", "rich.console"),
     *("safetensors.torch", "scipy.optimize", "matplotlib.figure", "matplotlib.backends.backend_agg"),
-    *("ups.models", "ups.physics", "ups.engine.ranks.sharded", "ups.engine.loop", "ups.engine.checkpoint.vault"),
+    *(
+        "ups.models",
+        "ups.physics",
+        "ups.engine.ranks.sharded",
+        "ups.engine.loop",
+        "ups.engine.checkpoint.checkpoint_store",
+    ),
     *("ups.cli.app", "ups.cli.preflight", "ups.jobs.estimate.fits", "ups.run.run"),
     *("ups_fleet.cli.worker", "ups_fleet.running.supervised", "ups_fleet.fault_tests.case_run"),
     *("ups_fleet.doctor.rank_exercises", "ups_fleet.doctor.model_exercises", "ups_fleet.doctor.machine_checks"),

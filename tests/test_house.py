@@ -70,15 +70,15 @@ INSTRUMENT = {
     "streams": set(),
     "progress": set(),
     "run_files": set(),
-    "later": set(),
+    "lazy_imports": set(),
     "parsing": set(),
     "version": set(),
     "types": set(),
 }
 # Anyone may parse and ask for the version; above the nouns, use the tensors that flow, write files whole, be added to.
-EVERYWHERE = {"later", "version", "parsing", "tensors", "files", "plugins"}
+EVERYWHERE = {"lazy_imports", "version", "parsing", "tensors", "files", "plugins"}
 INSTRUMENT = {
-    room: below | {"later", "version", "parsing"} | (EVERYWHERE if "types" in below else set())
+    room: below | {"lazy_imports", "version", "parsing"} | (EVERYWHERE if "types" in below else set())
     for room, below in INSTRUMENT.items()
 }
 # Each room of the workshop may use the instrument, and of the workshop those listed.

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.types import Grid, TaskSpec
 
 Losses = Mapping[str, Tensor]

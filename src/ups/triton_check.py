@@ -7,7 +7,7 @@ import subprocess
 import warnings
 from importlib.util import find_spec
 
-from ups.later import torch
+from ups.lazy_imports import torch
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from ups.config import Config, fingerprint
 from ups.eval.baselines import require as require_baselines
 from ups.eval.results import ResultRecord, read_results
 from ups.files import no_room
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.physics import EQUATIONS
 from ups.provenance import code
 from ups.run.check import check

@@ -14,7 +14,7 @@ from ups.eval.trajectories import PerTrajectory
 from ups.run.config import RunConfig
 from ups.run.data.outlines import outlines
 from ups.run.data.params import files_of
-from ups.run.judging.exams import cells_of, named
+from ups.run.judging.eval_sets import cells_of, named
 from ups.rundir import RunDir
 from ups.types import Array
 

@@ -14,7 +14,7 @@ import numpy as np
 from ups.engine.train import Precision
 from ups.files import writing
 from ups.pages import Curve, chart
-from ups.run.judging.exams import cells_of
+from ups.run.judging.eval_sets import cells_of
 from ups.types import OURS
 from ups_bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups_bench.cells import (

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.checkpoint.store import Snapshot
-from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.graph import Prefetch
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -108,7 +108,7 @@ def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | Non
     trainer.stragglers.start(trainer.state.step)  # a line of the log compares ranks
 
     def step() -> None:
-        trainer.pulse = trainer.learner.pulse = trainer.consensus.pulse = pulse
+        trainer.pulse = trainer.learner.pulse = trainer.vote.pulse = pulse
         trainer.dist.control.waiting = pulse.wait
         trainer.learner.tune(0.5)
         kind._step(trainer, windows, 0.5)
@@ -173,12 +173,12 @@ def saves(megabytes: int, rounds: int) -> list[float]:
     tensors = {f"w{i}": torch.randn(250_000) for i in range(megabytes)}
     blocked, whole = [], []
     with tempfile.TemporaryDirectory() as folder:
-        vault = CheckpointStore(Path(folder))
+        store = CheckpointStore(Path(folder))
         for step in range(rounds + 1):
             began = time.perf_counter()
-            vault.save(Snapshot(step, tensors))
+            store.save(Snapshot(step, tensors))
             returned = time.perf_counter() - began
-            vault.wait()
+            store.wait()
             if step:  # the first also makes the memory that the others use again
                 blocked.append(returned)
                 whole.append(time.perf_counter() - began)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ups.physics import EQUATIONS
 from ups.physics.solver import Equation
 from ups.run.data.params import files_of
-from ups.run.judging.exams import labels_of
+from ups.run.judging.eval_sets import labels_of
 from ups.types import OURS, counted
 from ups_bench.cells import by_newest_recipe, mean_of, older, runs_shown, score_cell, scores_of, table_of
 from ups_bench.ledger import LedgerEntry, Score

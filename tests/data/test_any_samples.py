@@ -20,7 +20,7 @@ from ups.data.trajectories import Trajectories, alike, balanced
 from ups.data.views import CutInTime
 from ups.data.windows import Windows, whole
 from ups.definition import Definition
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.types import Array, ConfigError, DataError, Field, Grid, Param, TaskSpec
 
 

@@ -17,7 +17,7 @@ from ups.data.splits import PARTS
 from ups.data.trajectories import Trajectories
 from ups.data.views import Mirrored
 from ups.definition import Definition
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.elliptic import SOLVED
 from ups.physics.symmetries import mirrors_of

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from grids import wrapping
-from ups.engine.checkpoint.vault import CheckpointStore
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.graph import Graphs
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist

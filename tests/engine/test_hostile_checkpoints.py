@@ -16,8 +16,8 @@ import torch
 
 import ups.engine
 from ups.engine.checkpoint import index, manifest
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.checkpoint.store import CorruptError, Snapshot
-from ups.engine.checkpoint.vault import CheckpointStore
 from ups.files import sum_of
 
 SHARD = "rank-0-0.safetensors"

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from small_training import Fitting, Waves
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot
-from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.learner import matrix_products
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -123,7 +123,7 @@ def run(toy: SimpleNamespace, folder: Path, optimizer: str, fails_at: int | None
         store.wait()  # what was begun is finished
     saved = store.newest()
     assert saved is not None
-    held = {name: torch.zeros_like(value) for name, value in trainer.keeper.tensors().items()}
+    held = {name: torch.zeros_like(value) for name, value in trainer.checkpoint.tensors().items()}
     store.load(saved, held)
     return weights(stage.module) + [held[name] for name in sorted(held)], outcome
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ranks import Ended, run_ranks, values
 from small_training import SIZE, Failing, Fitting, Net, Rows, Waves, same_bits
 from ups.engine import loop
-from ups.engine.checkpoint.vault import CheckpointStore
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.loop import Trainer
 from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.ranks.dist import Dist, DivergedError

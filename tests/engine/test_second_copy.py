@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from ranks import join_group, run_ranks, values
 from ups.engine.checkpoint import manifest
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.checkpoint.manifest import step_name, verify
 from ups.engine.checkpoint.second_copy import SecondCopy
 from ups.engine.checkpoint.store import CorruptError, Snapshot
-from ups.engine.checkpoint.vault import CheckpointStore
 
 SHARD = "rank-0-0.safetensors"
 

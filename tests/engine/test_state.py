@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ups.engine.checkpoint.vault import CheckpointStore
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.loop import Trainer
 from ups.engine.state import TrainingState
 from ups.engine.train import TrainConfig, affordable

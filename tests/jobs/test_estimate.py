@@ -29,7 +29,7 @@ from ups.engine.optim import Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
-from ups.jobs.estimate import contention, fits, making
+from ups.jobs.estimate import contention, fits, generation_time
 from ups.jobs.estimate import estimate as module
 from ups.jobs.estimate.costs import WORKSPACES, Costs, StageCost, costs
 from ups.jobs.estimate.estimate import forecast, free_memory
@@ -442,17 +442,17 @@ def test_two_microbatches_stand_for_all_however_many_there_are(monkeypatch: pyte
 
 def test_the_making_of_data_is_judged_from_a_few_of_their_samples() -> None:
     """A start of 1 s and 0.5 s a sample, or 10 s of a solution of which the first share took 2 s more."""
-    assert making.extrapolated([(2, 2.0), (8, 5.0)], 100) == pytest.approx(1 + 0.5 * 100)
-    assert making.extrapolated([(2, 4.0)], 100) == pytest.approx(200.0)
+    assert generation_time.extrapolated([(2, 2.0), (8, 5.0)], 100) == pytest.approx(1 + 0.5 * 100)
+    assert generation_time.extrapolated([(2, 4.0)], 100) == pytest.approx(200.0)
     readings = [(k / 10, 2.0 + k) for k in range(1, 4)]
-    assert making.whole_of(readings) == pytest.approx(12.0)
+    assert generation_time.whole_of(readings) == pytest.approx(12.0)
 
 
 def test_files_that_are_there_take_no_time_to_make(tmp_path: Path) -> None:
     config = settings(LINE)
     (path,) = generate(config.data["a"].generation(), tmp_path, lambda progress: None)  # noqa: ARG005
-    assert making.making_seconds(config.data) > 0
-    assert making.making_seconds(settings({"a": {"file": str(path)}}).data) == 0.0
+    assert generation_time.making_seconds(config.data) > 0
+    assert generation_time.making_seconds(settings({"a": {"file": str(path)}}).data) == 0.0
 
 
 def test_a_process_knows_what_it_had_to_wait_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -459,7 +459,7 @@ def test_a_checkpoint_refuses_other_data_even_where_the_folder_has_lost_its_reco
 def test_a_checkpoint_of_before_says_that_it_does_not_know_its_data(
     stopped: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from ups.engine.checkpoint.vault import CheckpointStore
+    from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 
     newest, sentences = CheckpointStore.newest, list[str]()
 

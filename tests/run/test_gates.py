@@ -28,8 +28,8 @@ from ups.run.config import RunConfig, run_config
 from ups.run.journal import PHASES, PhaseJournal, Span, read_journal
 from ups.run.judging.champion import Champion
 from ups.run.judging.gates_check import require_measurable
+from ups.run.rank_place import Alone
 from ups.run.run import Run, finish_alone
-from ups.run.seats import Alone
 from ups.run.start import Start
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError

@@ -33,7 +33,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import DataSet, aligned, as_known, open_files, open_sets
 from ups.run.data.divide import starts_of
 from ups.run.judging.ancestors import seen_before
-from ups.run.judging.exams import EvalSet, Maker, by_length, by_parameters, exams, labels_of
+from ups.run.judging.eval_sets import EvalSet, Maker, by_length, by_parameters, exams, labels_of
 from ups.run.judging.judge import Judge, predictor_of
 from ups.run.judging.leaks import leaks
 from ups.run.order import fit_stage

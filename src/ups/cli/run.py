@@ -133,8 +133,8 @@ def code_of(ending: Ending) -> int:
 def in_this_process(settings: RunConfig, start: Start) -> int:
     """The run in this process, or its part in it where a launcher has started several; the exit code."""
     from ups.cli.preflight import PREFLIGHT
+    from ups.run.disk_room import refused, say
     from ups.run.launched import finish_launched, ranks_here
-    from ups.run.room import refused, say
     from ups.run.run import finish_alone
     from ups.rundir import RunDir
 

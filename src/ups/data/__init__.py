@@ -14,7 +14,7 @@ from ups.data.joined import Joined, renamed, same_task, with_params_of
 from ups.data.nan_mask import MASK, masked
 from ups.data.readers import READERS
 from ups.data.source import Reader, Source, blocks, check_path
-from ups.data.strangers import stranger
+from ups.data.unreadable import stranger
 from ups.data.views import Defined
 from ups.definition import Definition
 from ups.run_files import is_run

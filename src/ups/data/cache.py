@@ -21,7 +21,7 @@ from ups.data.cache_shards import FORMATS, CacheShard
 from ups.data.clock import Clock
 from ups.data.trajectories import Trajectories
 from ups.files import sha256, stamp, sum_of
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.parsing import read_record
 from ups.tensors import Window
 from ups.types import Array, DataError, Grid, TaskSpec, counted

@@ -21,7 +21,7 @@ from ups.data.cache_locks import locked, unread
 from ups.data.cache_shards import FORMATS, named, write
 from ups.data.trajectories import Trajectories
 from ups.files import no_room, sha256, sum_of, sync, write_atomic
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.parsing import read_record
 from ups.types import DataError, counted
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ups.files import draft, read_at, stamp
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.parsing import parse_json
 from ups.types import Array, DataError, counted
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ups.data.source import is_uniform
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.types import Array
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from ups.data.hdf5_safety import check_chunks, check_data_set, check_file
 from ups.data.source import Source, SourceFacts, check_frame, check_path, denied
 from ups.files import read_at, starts_with
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array, DataError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

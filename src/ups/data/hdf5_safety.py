@@ -12,7 +12,7 @@ from typing import Any
 
 from ups.data.inflation import DEFLATED, PIECE, check_inflation
 from ups.data.source import HARMLESS, check_claim
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import DataError
 
 # Up to so many objects all data sets are looked at when a file is opened, of more each when it is read.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array, Grid, Params, TaskSpec
 
 AXES = ("x", "y", "z")

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from ups.data.source import Source
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.types import Array, DataError
 
 # A sample of more bytes is read alone: one call for it costs little beside its bytes.

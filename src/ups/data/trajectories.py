@@ -15,7 +15,7 @@ from ups.data.digits import FLOAT32_MAX
 from ups.data.reduction import Reduction
 from ups.data.sample_blocks import blocks_of, fill_frames, in_threads, moments_of, read_block
 from ups.data.source import Source
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.masks import fill, fill_given
 from ups.tensors import Window, mask_of, numeric_params
 from ups.types import Array, DataError, Grid, TaskSpec

@@ -12,7 +12,7 @@ import numpy as np
 from ups.data.draw_checksum import DrawChecksum
 from ups.data.sampler import Mix, Sampler, Validations
 from ups.data.trajectories import Trajectories
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.tensors import Window
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted
 

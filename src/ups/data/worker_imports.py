@@ -7,10 +7,10 @@ import torch.utils.data
 
 import ups.data.cache
 import ups.data.windows
-import ups.later
+import ups.lazy_imports
 
 # Names that are filled in at their first use are filled in here, for all workers.
-assert (ups.later.h5py.File, ups.later.torch.Tensor) == (h5py.File, torch.Tensor)
+assert (ups.lazy_imports.h5py.File, ups.lazy_imports.torch.Tensor) == (h5py.File, torch.Tensor)
 # A worker that collects garbage would otherwise write to every object of these modules, and own a copy of each.
 gc.collect()
 gc.freeze()

@@ -17,7 +17,7 @@ import numpy as np
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.source import UNFINISHED
 from ups.files import check_file_size, no_room, publish, target_of
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array, ConfigError, DataError
 
 

@@ -20,7 +20,7 @@ from ups.data.source import BLOCK_BYTES, Source
 from ups.data.well_statistics import Moments, stats_text
 from ups.definition import definition_of
 from ups.files import check_file_size, no_room, sync
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array, DataError, Field, Grid, Params, TaskSpec
 from ups.version import __version__
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ups.engine.checkpoint.keeper import TrainingCheckpoint
 from ups.engine.checkpoint.store import NoStore, StateStore
+from ups.engine.checkpoint.training_checkpoint import TrainingCheckpoint
 from ups.engine.graph import Graphs, Pace, Prefetch, graphed
 from ups.engine.learner import Learner
 from ups.engine.meter import Stopwatch, peak_memory
@@ -19,9 +19,9 @@ from ups.engine.preemption import STOP, Preempted, StopFlag
 from ups.engine.probe import probe
 from ups.engine.profile import UNTRACED, Traced
 from ups.engine.ranks.dist import Dist
-from ups.engine.ranks.drift import WeightSync
 from ups.engine.ranks.parallelize import parallelize
 from ups.engine.ranks.vote import RETRIES, StepVote
+from ups.engine.ranks.weight_sync import WeightSync
 from ups.engine.stage import Learnable, RankBatches, Tracker
 from ups.engine.state import TrainingState
 from ups.engine.stragglers import Stragglers
@@ -71,12 +71,12 @@ class Trainer:
         self.graph: Graphs | None = graphed(self.learner, config.graph, self._say)
         self.limits = (config.microbatch, limit)
         self.state.take_at_most(*self.limits)
-        self.consensus = StepVote(
+        self.vote = StepVote(
             self.dist, self.parallel, self.pulse, self.state, stop, self._say, self._seconds, batches.count
         )
         self.drift = WeightSync(self.dist, self.parallel.digests, self.learner, config.on_drift == "mend", self._say)
         self.stragglers = Stragglers(self.dist, self.pulse, config.straggler, self._say)
-        self.keeper = TrainingCheckpoint(self.learner, store or NoStore(), self._say)
+        self.checkpoint = TrainingCheckpoint(self.learner, store or NoStore(), self._say)
         self.timetable = Timetable(config, self.state, batches.frames(), getattr(stage, "rollouts", 1))
         self.profile = traced.of(stage.name, self.dist.rank, self.dist.device, config.steps, self._say)
         self.watch = Stopwatch()
@@ -145,13 +145,13 @@ class Trainer:
             }
         )
         with self.watch("resume"):
-            resumed = self.consensus.together("start", self.keeper.resume)
+            resumed = self.vote.together("start", self.checkpoint.resume)
         self.earlier = state.seconds
         state.take_at_most(*self.limits)  # a checkpoint may be older than what is known of memory
         if resumed:
             self._say(f"stage '{self.stage.name}' goes on from the checkpoint of step {state.step}.")
         with self.watch("probe"):
-            probe(self.learner, self.batches, self.consensus, self.graph)
+            probe(self.learner, self.batches, self.vote, self.graph)
         self.born, self.validating = time.perf_counter(), 0.0
         state.seconds = self.dist.agree(self._seconds())
         self.logged, self.saved = (state.step, state.samples, state.seconds, 0.0), (state.step, state.seconds)
@@ -173,7 +173,7 @@ class Trainer:
             with self.stragglers.clock:
                 learner.compute(batch[0])
 
-        stop = self.consensus.repeated(attempt)
+        stop = self.vote.repeated(attempt)
         learner.commit(batch[0])
         self.pace.step()
         state.step += 1
@@ -248,7 +248,7 @@ class Trainer:
             windows = self.batches.validation(state.step)
             return measure(self.stage, windows, self.learner.ema, self.dist, self.pulse, self._say)
 
-        sums = self.dist.sums(self.consensus.together("validate", mine, RETRIES))
+        sums = self.dist.sums(self.vote.together("validate", mine, RETRIES))
         if self.timetable.timed:
             seconds = self.dist.agree(time.perf_counter() - began)
             self.timetable.took(seconds, self.config.progress(state.step, state.seconds))
@@ -297,12 +297,12 @@ class Trainer:
             self._check_drift()
             self.pulse.beat("save", step)
             with self.watch("checkpoints"):
-                self.keeper.save()
+                self.checkpoint.save()
             self.saved = (step, self.state.seconds)
         if must:
             self.pulse.beat("save", step)
             with self.watch("checkpoints"):
-                self.keeper.wait()
+                self.checkpoint.wait()
 
     def _check_drift(self) -> None:
         """Prove that all ranks hold the same weights, moments and averages."""

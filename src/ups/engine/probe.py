@@ -21,7 +21,7 @@ SPARE = 0.1  # of the memory this rank can have, that must be left at the peak
 ALL_OF_IT = 1 - 1e-9  # the part of the budget at which a curriculum asks for most
 
 
-def probe(learner: Learner, batches: RankBatches, consensus: StepVote, graph: Graphs | None) -> None:
+def probe(learner: Learner, batches: RankBatches, vote: StepVote, graph: Graphs | None) -> None:
     """Run every kind of window forward and backward, on all ranks alike; weights, moments and generators stay.
 
     The moments exist already, so the peak is that of training. On the host memory is not limited by an allocator that
@@ -32,15 +32,15 @@ def probe(learner: Learner, batches: RankBatches, consensus: StepVote, graph: Gr
         return
     states = generators(device)
     torch.cuda.synchronize(device)
-    peak = _every_kind(learner, batches, consensus, graph)
+    peak = _every_kind(learner, batches, vote, graph)
     torch.cuda.synchronize(device)
     learner.optimizer.zero_grad()
     set_generators(states, device)
     torch.cuda.empty_cache()
-    _keep_data(learner, batches, consensus, peak)
+    _keep_data(learner, batches, vote, peak)
 
 
-def _keep_data(learner: Learner, batches: RankBatches, consensus: StepVote, peak: int) -> None:
+def _keep_data(learner: Learner, batches: RankBatches, vote: StepVote, peak: int) -> None:
     """Offer the data half of what ranks that share a GPU leave of it: graphs and validations take some of the rest."""
     keep = getattr(batches, "keep", None)
     if keep is None:
@@ -57,10 +57,10 @@ def _keep_data(learner: Learner, batches: RankBatches, consensus: StepVote, peak
     except torch.OutOfMemoryError:  # somebody else took it meanwhile; windows come from the host as before
         torch.cuda.empty_cache()
     if stored:
-        consensus.say(f"{data_size(stored)} of data are kept on the GPU.")
+        vote.say(f"{data_size(stored)} of data are kept on the GPU.")
 
 
-def _every_kind(learner: Learner, batches: RankBatches, consensus: StepVote, graph: Graphs | None) -> int:
+def _every_kind(learner: Learner, batches: RankBatches, vote: StepVote, graph: Graphs | None) -> int:
     """The most memory that any took."""
     device, seen, peak = learner.dist.device, set(), 0
     for step in _unlike(batches, learner.state.step):
@@ -76,7 +76,7 @@ def _every_kind(learner: Learner, batches: RankBatches, consensus: StepVote, gra
                 learner.compute(window)
             _spare(device)
 
-        consensus.repeated(fits)
+        vote.repeated(fits)
         learner.parallel.recover()
         peak = max(peak, torch.cuda.max_memory_reserved(device))
     return peak

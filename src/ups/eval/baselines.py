@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.plugins import Table
 from ups.types import TaskSpec, check_known
 

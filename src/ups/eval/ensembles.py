@@ -11,7 +11,7 @@ import numpy as np
 from ups.eval.intervals import quantiles, resampled_means
 from ups.eval.nrmse import RolloutErrors, over_cells
 from ups.eval.spectra import spectrum
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.types import Array
 
 AS_DRAWN = " as drawn"

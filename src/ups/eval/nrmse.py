@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ups.later import Tensor
+from ups.lazy_imports import Tensor
 from ups.types import Array
 
 Values = TypeVar("Values", Array, Tensor)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ups.eval.nrmse import RolloutErrors
-from ups.later import Tensor
+from ups.lazy_imports import Tensor
 from ups.types import Array
 
 MEANINGS = {

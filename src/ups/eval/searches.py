@@ -10,7 +10,7 @@ import numpy as np
 from ups.eval.error_estimates import rank_correlation
 from ups.eval.intervals import intervals
 from ups.eval.nrmse import RolloutErrors
-from ups.later import Tensor
+from ups.lazy_imports import Tensor
 from ups.types import Array
 
 WORTH = 0.3  # the rank correlation below which choosing is not worth its cost

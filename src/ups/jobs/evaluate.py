@@ -28,7 +28,7 @@ from ups.run.data.data_identity import Identity, files_of
 from ups.run.data.datasets import DataSet, as_known, fetch_data, open_sets, version_of
 from ups.run.data.fitting import definitions_of, each_spaced, fitting, open_for, predicted_in
 from ups.run.judging.champion import Champion
-from ups.run.judging.exams import EvalSet, Maker, by_length, cells_of, outside_of, strange_of
+from ups.run.judging.eval_sets import EvalSet, Maker, by_length, cells_of, outside_of, strange_of
 from ups.run.judging.judge import Judge, cost_of, judged
 from ups.run.judging.seen_in_training import WARNING, are_of_training, seen_in, used_by
 from ups.run.load import config_of

@@ -21,7 +21,7 @@ from ups.data.readers.zarr_chunks import ABSENT
 from ups.data.splits import make_split
 from ups.data.units import check_units
 from ups.definition import Definition
-from ups.jobs.obeyed import coefficients, contradictions, stated
+from ups.jobs.equation_check import coefficients, contradictions, stated
 from ups.jobs.recipe.axis_ends import seams
 from ups.jobs.recipe.variety import (
     described_task,

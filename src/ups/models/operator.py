@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ups.models.advection import Advection, carry, cells_of
 from ups.models.codec import Codec
 from ups.models.config import OperatorConfig
-from ups.models.drift import Advection, carry, cells_of
 from ups.models.grids import Patch
 from ups.models.layers import AXES, fourier_features
 from ups.models.part import NamedAxis, Part

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import Law, Positive
 from ups.physics.finite_volume import FiniteVolume, StiffFiniteVolume, flux_sum
 from ups.physics.gas import random_gas, turbulent_gas

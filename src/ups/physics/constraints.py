@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.types import Grid
 
 # The mean square, or the mean size, of a field of which "how much of it" is not asked any more.

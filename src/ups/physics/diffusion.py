@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.types import Grid
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Mean, Repair, quotient, with_channel
 from ups.physics.initial import low_modes
 from ups.physics.padded import Padded

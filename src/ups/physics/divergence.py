@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import NOTHING, Law
 from ups.tensors import table
 from ups.types import Array, Grid

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import HeldFaces, Law, Positive
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, Stepper, initial_states, param, solve

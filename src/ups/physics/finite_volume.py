@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.triton_check import runs_triton
 from ups.types import Grid
 

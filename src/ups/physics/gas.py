@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.initial import evaluate, plane_waves, random_waves, reference, solenoidal, window_of
 from ups.physics.random import Draw
 from ups.types import Grid

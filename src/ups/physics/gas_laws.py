@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Mean, Positive, mean_in, quotient
 from ups.physics.riemann import GAMMA
 from ups.triton_check import runs_triton

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.finite_volume import GraphedSteps
 from ups.physics.viscosity import Viscosity
 

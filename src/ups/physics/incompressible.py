@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import Conserved, Law
 from ups.physics.divergence import DivergenceFree
 from ups.physics.initial import CUTOFF, smooth_field

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.random import Draw
 from ups.types import Grid
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from ups.later import Tensor
+from ups.lazy_imports import Tensor
 from ups.physics import EQUATIONS
 from ups.physics.constraints import Conserved, JointRepair, Law, Positive
 from ups.physics.divergence import DivergenceFree

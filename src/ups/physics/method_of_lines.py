@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.types import PhysicsError
 
 Rate = Callable[[Tensor], Tensor]

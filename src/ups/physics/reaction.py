@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import HeldFaces, Law, Positive
 from ups.physics.initial import normalised, pdebench_points, random_modes
 from ups.physics.method_of_lines import RK45

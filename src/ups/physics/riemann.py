@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 
 GAMMA = 5.0 / 3.0
 FLOOR = 1e-4  # density and pressure are never read below this, as in PDEBench

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.padded import Padded, Sampled
 from ups.physics.solver import Equation
 from ups.physics.spectral import ETDRK4, dealias_mask, wavenumbers

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Positive
 from ups.physics.finite_volume import FiniteVolume, divergence, face_states, flux_sum
 from ups.physics.random import Draw

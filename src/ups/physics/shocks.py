@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.padded import resize_spectrum
 from ups.physics.spectral import ETDRK4, dealias_mask, wavenumbers
 from ups.types import Grid

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.types import Grid
 
 LARGE = 2**20

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.method_of_lines import Rate, combine, each, first_step, rms, smallest_step, stuck
 
 # RODAS (Hairer & Wanner, Solving ODEs II, sec. IV.10) in the form without products with the Jacobian.

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from dataclasses import dataclass
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics import EQUATIONS
 from ups.tensors import Window
 from ups.types import Grid, TaskSpec

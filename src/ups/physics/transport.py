@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import Conserved, Law
 from ups.physics.diffusion import PeriodicDiffusion
 from ups.physics.finite_volume import FiniteVolume, PerSample, StiffFiniteVolume, divergence, face_states

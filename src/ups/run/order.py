@@ -15,7 +15,7 @@ from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
 from ups.eval.training_facts import DrawCount
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.run.config import RunConfig
 from ups.run.data.datasets import DataSet
 from ups.rundir import RunDir

@@ -35,8 +35,8 @@ from ups.run.judging.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
 from ups.run.preflight import look_ahead, prepare_data
-from ups.run.seats import Alone as Alone
-from ups.run.seats import RankPlace
+from ups.run.rank_place import Alone as Alone
+from ups.run.rank_place import RankPlace
 from ups.run.start import ANEW, Start
 from ups.run.training import StageTraining, TrainedStage, learnt_in, stage_facts
 from ups.rundir import RunDir, RunPlace

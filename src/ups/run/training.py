@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ups.data.loader import AHEAD, loaded
-from ups.engine.checkpoint.vault import CheckpointStore
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.loop import Trainer
 from ups.engine.profile import Traced
 from ups.engine.randomness import seed_of
@@ -116,7 +116,7 @@ class StageTraining:
         second = None if config.second_copy is None else self.folder.copies(Path(config.second_copy), name)
         place = (self.folder.checkpoints(name), dist.rank, dist.world, dist.saver)
         say = self.screen.say
-        vault = CheckpointStore(*place, say=say, second=second)
+        store = CheckpointStore(*place, say=say, second=second)
 
         def require_unchanged() -> None:
             if dist.leads:
@@ -131,7 +131,7 @@ class StageTraining:
                 stage,
                 ProvenBatches(built, windows, dist, name, self.trackers),
                 dist,
-                IdentifiedStore(vault, self.digests, say, require_unchanged),
+                IdentifiedStore(store, self.digests, say, require_unchanged),
                 [*self.trackers, *(OrderTracker(windows.sampler, name, t) for t in self.trackers)],
                 self.screen.watch,
                 self.pulse,

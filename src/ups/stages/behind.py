@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.stages.stage import Stage, context_and_targets
 from ups.tensors import Condition, Window
 from ups.types import ConfigError

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ups.engine.train import TrainConfig
 from ups.eval.nrmse import validation_nrmse
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.models.config import CodecConfig
 from ups.stages.stage import Stage, StageConfig
 from ups.stages.terms import square

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from ups.engine.train import TrainConfig
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.models.config import ConsistencyConfig
 from ups.stages.residual import MEAN, ResidualStage
 from ups.stages.stage import StageConfig

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from ups.engine.train import TrainConfig
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.models.config import CriticConfig
 from ups.stages.behind import BehindOperator
 from ups.stages.stage import StageConfig

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from ups.engine.train import TrainConfig
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.models.config import OperatorConfig
 from ups.stages.stage import (
     Stage,

@@ -10,7 +10,7 @@ from pydantic import Field
 from ups.engine.train import TrainConfig
 from ups.eval.ensembles import crps
 from ups.eval.nrmse import capped, over_cells
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.models.config import ResidualConfig
 from ups.stages.behind import BehindOperator, Step
 from ups.stages.stage import StageConfig

@@ -13,7 +13,7 @@ from ups.config import Config
 from ups.config_shared import over_default
 from ups.engine.train import TrainConfig
 from ups.eval.nrmse import over_tasks, validation_nrmse
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.symmetries import mirrors_of, turned
 from ups.tensors import Condition, Losses, Window
 from ups.types import ConfigError, TaskSpec, counted

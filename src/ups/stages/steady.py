@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from ups.engine.train import TrainConfig
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.models.config import SteadyConfig
 from ups.stages.residual import ResidualStage
 from ups.stages.stage import Stage, StageConfig, learns_images, with_images

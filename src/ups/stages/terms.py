@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ups.later import Tensor, torch
+from ups.lazy_imports import Tensor, torch
 from ups.physics.constraints import NOTHING
 
 # A square error, beside that of "no change", so small that none smaller is asked for.

@@ -130,7 +130,7 @@ def _offered(job: LaunchJob, offer: Callable[[LaunchJob], str] | None) -> list[s
 
 def _outlook(settings: RunConfig, job: LaunchJob, price: float | None) -> list[str]:
     """What `ups estimate` says of the time and the price of a job, in sentences."""
-    from ups.later import torch
+    from ups.lazy_imports import torch
 
     if job.gpus and not torch.cuda.is_available():
         return ["no time is known: there is no GPU here to measure on; ask `ups estimate` where there is one."]

@@ -75,7 +75,7 @@ def run(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fal
     if flags.here:
         return in_this_process(settings, start)
     with waiting("loading what a run needs"):  # it must be over before ranks are forked
-        from ups.run.room import say
+        from ups.run.disk_room import say
         from ups_fleet.running.forever import run_forever
         from ups_fleet.running.supervised import supervise
 

@@ -54,7 +54,7 @@ def sweep(
     """
     with waiting("getting ready to sweep"):
         from ups.config import file_and_flags
-        from ups.run.room import say
+        from ups.run.disk_room import say
         from ups_fleet.sweep.begin import SweepRequest
         from ups_fleet.sweep.begin import sweep as carry_out
         from ups_fleet.sweep.summary import PAGE, sentences_of, table_of

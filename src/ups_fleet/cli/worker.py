@@ -16,7 +16,7 @@ from ups.screen import Saying, following, show, training
 from ups.streams import protect
 from ups_fleet.supervise.fault_plan import FaultPlan
 from ups_fleet.supervise.forked_functions import share_cores
-from ups_fleet.supervise.seat import RankContext
+from ups_fleet.supervise.rank_context import RankContext
 
 LOOK = 0.05  # seconds between two looks for what rank 0 prepares
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.parsing import read_json
 from ups.run.config import RunConfig
 from ups.run.data.data_config import GenerateConfig

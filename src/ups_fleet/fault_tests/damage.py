@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ups.engine.checkpoint.manifest import listing
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.rundir import RunDir
 from ups_fleet.fault_tests.case import LAST_STAGE, STEPS, CaseDir, Disturbance, Press, first_start, run_here
 from ups_fleet.fault_tests.disturbances import bomb

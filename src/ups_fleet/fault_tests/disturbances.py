@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.rundir import RunDir
 from ups_fleet.fault_tests.case import CaseDir, Disturbance, Press, first_start, print_to
 from ups_fleet.fault_tests.privileges import MemoryGroup

@@ -20,9 +20,9 @@ from ups.progress import Screen
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import DataSet, aligned, open_sets
+from ups.run.disk_room import say
 from ups.run.load import load as load_simulator
 from ups.run.order import validations_of, windows_of
-from ups.run.room import say
 from ups.stages import STAGES
 from ups.tensors import Window
 from ups.types import ConfigError, check_known

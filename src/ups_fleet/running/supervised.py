@@ -14,13 +14,13 @@ from pathlib import Path
 from ups.config import dump
 from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.progress import OnProgress, Progress, Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import fetch_data
+from ups.run.disk_room import freeable, refused, say
 from ups.run.judging.conclusion import Finish
 from ups.run.phases import process_started
-from ups.run.room import freeable, refused, say
 from ups.run.run import Run, finish_alone
 from ups.run.start import ANEW, Start
 from ups.rundir import RunDir

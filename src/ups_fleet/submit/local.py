@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.types import ConfigError, DataError, counted
 from ups.wire import host_and_port
 from ups_fleet.submit.job import LaunchJob, Status, ended

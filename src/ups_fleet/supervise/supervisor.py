@@ -23,7 +23,7 @@ from ups_fleet.supervise.launchers import Launcher, launcher_of
 from ups_fleet.supervise.limits import Limits, Stays
 from ups_fleet.supervise.network import port_taken
 from ups_fleet.supervise.proc import end_all, is_mine, of_run, seen_by, sweep
-from ups_fleet.supervise.seat import microbatch_of, write_microbatch
+from ups_fleet.supervise.rank_context import microbatch_of, write_microbatch
 from ups_fleet.supervise.start_dir import StartDir
 from ups_fleet.supervise.stop_requests import StopRequests
 from ups_fleet.supervise.watch import RankWatch

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
-from ups_fleet.supervise.seat import RankContext
+from ups_fleet.supervise.rank_context import RankContext
 
 SCENARIO, WORD = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from ups_fleet.supervise.seat import RankContext
+from ups_fleet.supervise.rank_context import RankContext
 
 KIND, PHASE = sys.argv[1], (sys.argv[2:] or ["judge"])[0]
 RANK = int(os.environ["RANK"])

@@ -155,7 +155,7 @@ import sys
 import time
 from pathlib import Path
 
-from ups_fleet.supervise.seat import RankContext
+from ups_fleet.supervise.rank_context import RankContext
 
 
 def main(folder):

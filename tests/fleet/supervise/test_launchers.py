@@ -37,7 +37,7 @@ time.sleep(100)
 # A rank that beats as one that trains would; the last is killed in the first start, and the others wait for it.
 TRAINING = """
 import os, signal, time
-from ups_fleet.supervise.seat import RankContext
+from ups_fleet.supervise.rank_context import RankContext
 with RankContext() as seat:
     for step in range(20):
         seat.pulse.beat("forward", step)

@@ -16,7 +16,7 @@ from ups.data.readers.array_dims import axes_that_fit
 from ups.data.readers.arrays import OFFERED, PARAMETER, Variable
 from ups.data.source import Remarks
 from ups.definition import SAMPLE
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array
 
 # What libraries and conventions write by themselves.

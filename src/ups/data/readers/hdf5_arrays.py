@@ -18,7 +18,7 @@ from ups.data.readers.attributes import number, numbers_of, offered
 from ups.data.readers.hdf5_groups import each_a_trajectory, grouped, slashes
 from ups.data.source import Source
 from ups.definition import Definition
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array, TaskSpec, few
 
 

@@ -19,7 +19,7 @@ from ups.data.readers.matlab_packed import check_packed
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.files import starts_with
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array, DataError, TaskSpec
 
 LONGEST_NAME = 64  # bytes of a variable's, with the zero behind it

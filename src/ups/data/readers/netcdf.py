@@ -18,7 +18,7 @@ from ups.data.readers.netcdf3 import MAGIC, NetcdfVariable, places
 from ups.data.source import Reader, Source
 from ups.definition import Definition
 from ups.files import starts_with
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array, DataError, TaskSpec
 
 ATTRIBUTES = (*WORDS, *NUMBERS, "NAME", "CLASS")

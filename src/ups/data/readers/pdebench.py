@@ -19,7 +19,7 @@ from ups.data.readers.pdebench_names import config_leaves, identify, match_name,
 from ups.data.sample_blocks import side_by_side
 from ups.data.source import Reader, Remarks, Source, SourceFacts, is_uniform, numbered
 from ups.definition import Definition
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.parsing import parse_json
 from ups.types import Array, DataError, Grid, Params, TaskSpec, counted
 

@@ -16,7 +16,7 @@ from ups.data.readers.assemble import open_arrays
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.files import starts_with
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.parsing import number_of
 from ups.types import Array, DataError, TaskSpec, counted
 

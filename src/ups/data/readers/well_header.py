@@ -12,7 +12,7 @@ import numpy as np
 from ups.data.axes import note_uneven
 from ups.data.hdf5 import dataset, values_at
 from ups.data.source import Remarks
-from ups.later import h5py
+from ups.lazy_imports import h5py
 from ups.types import Array, DataError, Field, counted
 
 NUMBERS = "biuf"

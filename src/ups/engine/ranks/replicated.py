@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ups.engine.optim import trained
 from ups.engine.ranks.dist import Dist
-from ups.engine.ranks.drift import as_real, digests
 from ups.engine.ranks.gradient_norm import norm_of, square_sums
 from ups.engine.ranks.gradient_order import fix_gradient_order
+from ups.engine.ranks.weight_sync import as_real, digests
 from ups.engine.units import Undo, units_of
 
 

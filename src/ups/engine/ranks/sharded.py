@@ -24,9 +24,9 @@ from torch.distributed.tensor import DTensor
 
 from ups.engine.ranks import fsdp_internals
 from ups.engine.ranks.control import Control
-from ups.engine.ranks.drift import digests
 from ups.engine.ranks.gradient_norm import norm_of, pieces, square_sums
 from ups.engine.ranks.gradient_order import fix_gradient_order
+from ups.engine.ranks.weight_sync import digests
 from ups.engine.units import units_of
 from ups.types import ConfigError
 

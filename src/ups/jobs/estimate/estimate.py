@@ -18,7 +18,7 @@ from ups.files import write_named
 from ups.host_memory import resident
 from ups.jobs.estimate.contention import BUSY, Contention
 from ups.jobs.estimate.costs import Costs, StageCost, costs
-from ups.jobs.estimate.making import making_seconds
+from ups.jobs.estimate.generation_time import making_seconds
 from ups.jobs.estimate.scaling import Scaling, scaling
 from ups.jobs.estimate.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.models.frames_memory import free_memory

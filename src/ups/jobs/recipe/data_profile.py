@@ -15,8 +15,8 @@ from ups.data.joined import stems
 from ups.data.neighbours import check_neighbours
 from ups.data.splits import FEW_TRAJECTORIES, parts_of
 from ups.definition import Definition, definition_from, is_file_name
+from ups.jobs.recipe.advecting import Glance, glances, winds_in
 from ups.jobs.recipe.axis_ends import seamless, wrapping
-from ups.jobs.recipe.carrying import Glance, glances, winds_in
 from ups.jobs.recipe.history import Triple, hides, triples
 from ups.jobs.recipe.pace import ANY_PACE, pace
 from ups.jobs.recipe.samples import sampled

@@ -10,7 +10,7 @@ import numpy as np
 
 from ups.data import Source
 from ups.data.digits import Digits
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.physics import TASKS
 from ups.physics.laws import laws_of
 from ups.tensors import mask_of

@@ -22,7 +22,7 @@ from ups.models.trust import WATCHERS, Trust, rollout_with_signs
 from ups.progress import Say
 from ups.run.config import EvalConfig
 from ups.run.judging.calibrate import TRAJECTORIES_AT_ONCE
-from ups.run.judging.exams import EvalSet
+from ups.run.judging.eval_sets import EvalSet
 from ups.tensors import Window
 from ups.types import PhysicsError
 

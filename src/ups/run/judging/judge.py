@@ -31,7 +31,7 @@ from ups.run.data.data_identity import Identity
 from ups.run.data.datasets import DataSet
 from ups.run.judging.ancestors import seen_before
 from ups.run.judging.champion import Champion, digest_of
-from ups.run.judging.exams import EvalSet, by_length, exams, outside_of
+from ups.run.judging.eval_sets import EvalSet, by_length, exams, outside_of
 from ups.run.judging.extra_scores import ScoredSimulator, refinement_scores, search_scores, trust_scores
 from ups.run.judging.law_watch import LawWatch
 from ups.run.judging.long_rollouts import long_rollouts

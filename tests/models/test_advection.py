@@ -14,8 +14,8 @@ from torch import Tensor
 from grids import grid_of, wrapping
 from ups.engine.optim import decays
 from ups.models import CodecConfig, LatentOperator, OperatorConfig, Simulator, build
+from ups.models.advection import Advection, moved
 from ups.models.config import SimulatorConfig
-from ups.models.drift import Advection, moved
 from ups.models.stepping import Stepping
 from ups.physics import TASKS
 from ups.tensors import Condition, LatentState, Window, numeric_params

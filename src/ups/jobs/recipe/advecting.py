@@ -10,7 +10,7 @@ import torch
 
 from ups.data import Source
 from ups.jobs.recipe.samples import known_numbers, sampled
-from ups.models.drift import Advection, moved
+from ups.models.advection import Advection, moved
 from ups.tensors import numeric_params
 from ups.types import Array, Grid, TaskSpec
 

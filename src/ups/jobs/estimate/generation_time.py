@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ups.engine.ranks.dist import device_of
-from ups.later import torch
+from ups.lazy_imports import torch
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import simulate_each

@@ -11,7 +11,7 @@ import torch
 from small_flows import window
 from ups.models.questions import beyond, outside
 from ups.physics import TASKS
-from ups.run.judging.exams import outside_of, strange_of
+from ups.run.judging.eval_sets import outside_of, strange_of
 from ups.tensors import Window
 
 

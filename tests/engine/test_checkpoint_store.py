@@ -28,10 +28,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from ranks import join_group, run_ranks, values
 from ups.engine.checkpoint import manifest
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.checkpoint.manifest import verify
 from ups.engine.checkpoint.shard_files import local
 from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot, StateStore
-from ups.engine.checkpoint.vault import CheckpointStore
 from ups.engine.randomness import random_state, set_random_state
 from ups.types import ConfigError
 from ups.verdict import Ending, classify

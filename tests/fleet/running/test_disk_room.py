@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from ups.config import load
+from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.checkpoint.store import Snapshot
-from ups.engine.checkpoint.vault import CheckpointStore
 from ups.run.config import RunConfig, run_config
-from ups.run.room import bytes_of, freeable
+from ups.run.disk_room import bytes_of, freeable
 from ups.run.run import Run
 from ups.run.start import Start
 from ups.rundir import RunDir

@@ -16,7 +16,7 @@ from ups.rundir import RunDir
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, read_failures
 from ups_fleet.supervise.job import RankJob, environment
-from ups_fleet.supervise.seat import RankContext, write_microbatch
+from ups_fleet.supervise.rank_context import RankContext, write_microbatch
 from ups_fleet.supervise.start_dir import StartDir
 
 
@@ -144,5 +144,6 @@ def test_ranks_share_the_cores_unless_told_otherwise(tmp_path: Path, monkeypatch
 
 
 def test_supervising_needs_no_torch() -> None:
-    code = "import sys, ups_fleet.supervise.seat, ups_fleet.supervise.supervisor\nassert 'torch' not in sys.modules\n"
+    modules = "ups_fleet.supervise.rank_context, ups_fleet.supervise.supervisor"
+    code = f"import sys, {modules}\nassert 'torch' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", code], check=True)

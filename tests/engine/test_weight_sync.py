@@ -16,8 +16,8 @@ from small_training import Fitting, Waves, same_bits
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.ranks.dist_config import DistConfig
-from ups.engine.ranks.drift import as_real, digests
 from ups.engine.ranks.replicated import Replicated
+from ups.engine.ranks.weight_sync import as_real, digests
 from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
 
