@@ -30,7 +30,6 @@ STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp")
 EXERCISES = {
     "nothing": ("F13", "undisturbed"),
     "memory": ("F1", "oom backward, one"),
-    "kill": ("F6", "kill in {phase}"),
     "turned bit": ("F11", "flip"),
     "one rank": ("F12", "resized"),
 }
@@ -45,6 +44,7 @@ class RankChecks:
         self.ranks, self.device, self.folder, self.limit = ranks, device, folder, limit
         self.kind = device.partition(":")[0]
         self.calm: dict[str, RunDir] = {}  # undisturbed runs, by strategy
+        self.killed: CaseResult | None = None  # the run of which a rank was killed
         self.lab: Lab | None = None
         self._open = contextlib.ExitStack()
 
@@ -175,8 +175,8 @@ class RankChecks:
     def checkpoint(self) -> Finding:
         """Go on from a checkpoint that is not the newest, whose bit was turned, and with one rank: the same."""
         advice = f"checkpoints cannot be trusted in {self.folder}; choose another disk (`out:`)."
-        turned, fewer = self._disturbed(("turned bit", "fsdp"), ("one rank", "fsdp"))
-        if words := "; ".join((*turned.broken, *fewer.broken)):
+        self.killed, fewer = self._disturbed(("turned bit", "fsdp"), ("one rank", "fsdp"))
+        if words := "; ".join((*self.killed.broken, *fewer.broken)):
             return bad(words, advice)
         return good(f"{self.ranks} ranks → {self.ranks}: same bits; → 1: within 1e-4; a turned bit is noticed")
 
@@ -192,8 +192,8 @@ class RankChecks:
         return good(f"out of memory on rank {rank}: {words}")
 
     def killed_rank(self) -> Finding:
-        """A rank that is killed under the supervisor of runs."""
-        [result] = self._disturbed(("kill", "ddp"))
+        """A rank that is killed under the supervisor of runs: that of the run whose checkpoint was damaged."""
+        result = self.killed or self._disturbed(("turned bit", "fsdp"))[0]
         if result.broken:
             advice = "a run would not survive a lost rank here; look at /dev/shm and the limit of processes."
             return bad("; ".join(result.broken), advice)

@@ -316,7 +316,7 @@ ROWS: tuple[FaultRow, ...] = (
     ),
     row("F10", "read-only disk", around=CheckpointDisk(writable=False), starts=1, **NO_ROOM),
     *(
-        row("F11", how, "kill", steps=(5, LAST), around=Damaged(how), output="is damaged", **GIVEN_UP)
+        row("F11", how, "kill", steps=(5, LAST), around=Damaged(how), output="is damaged", **DIED)
         for how in ("flip", "truncate", "missing", "foreign", "manifest")
     ),
     row(

@@ -38,7 +38,7 @@ def test_what_a_broken_promise_of_the_lab_means_is_a_red_line(tmp_path: Path, mo
     for finding, name, advice in (
         (checked.memory_fault(), "oom backward", "would restart here"),
         (checked.checkpoint(), "flip is not kept; resized", "choose another disk"),
-        (checked.killed_rank(), "kill in", "would not survive a lost rank"),
+        (checked.killed_rank(), "flip is not kept", "would not survive a lost rank"),
     ):
         assert finding.state == State.BAD
         assert name in finding.found
