@@ -17,8 +17,9 @@ from supervise.test_survival import SUPERVISE
 from ups.heartbeat import Beat
 from ups.verdict import Ending, Verdict
 from ups_fleet.supervise import stillness
+from ups_fleet.supervise.children import Child
 from ups_fleet.supervise.job import RankJob
-from ups_fleet.supervise.launchers.launcher import ProcessLauncher, RankProcess
+from ups_fleet.supervise.launchers.launcher import ProcessLauncher
 from ups_fleet.supervise.limits import Limits, Stays
 from ups_fleet.supervise.stillness import ProcessWork, Stillness, Threads
 from ups_fleet.supervise.supervisor import Supervisor
@@ -64,7 +65,7 @@ def test_a_stopped_worker_of_a_rank_is_named(tmp_path: Path) -> None:
 class Stopped(ProcessLauncher):
     """The parent of rank 1 is stopped before it has begun anything."""
 
-    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
         if env["RANK"] == "1":
             return subprocess.Popen(["sh", "-c", "kill -STOP $$; sleep 100"], start_new_session=True)
         return super().child(command, env, log)

@@ -17,8 +17,9 @@ import pytest
 
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict
+from ups_fleet.supervise.children import Child
 from ups_fleet.supervise.job import RankJob, RankStart, refuse_nesting
-from ups_fleet.supervise.launchers.launcher import Exit, ProcessLauncher, RankProcess, read_exits
+from ups_fleet.supervise.launchers.launcher import Exit, ProcessLauncher, read_exits
 from ups_fleet.supervise.proc import owned, state_of
 from ups_fleet.supervise.supervisor import Supervisor
 
@@ -117,7 +118,7 @@ class Hasty(ProcessLauncher):
         self.starts += 1
         super().start(start)
 
-    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> RankProcess:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
         if env["RANK"] == "0" and self.starts == 1:
             return subprocess.Popen(["sleep", "100"], start_new_session=True)
         return super().child(command, env, log)
