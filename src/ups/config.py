@@ -36,7 +36,8 @@ from ups.config_values import (
 from ups.parsing import TwiceError, not_yaml, parse_yaml, read_text
 from ups.types import ConfigError, UpsError, nearest
 
-Lay = Callable[[dict[str, Any], Path], None]  # what a file says over what others have said before
+Lay = Callable[[dict[str, Any], Path], None]  # lays the content of a file over that of its base files
+# Kinds of errors, as pydantic names them.
 GROUPS = ("model_type", "dict_type", "dataclass_type")
 LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -46,7 +47,8 @@ BASES = 20  # files that `base:` may name one after the other
 class Config(BaseModel):
     """A config: unknown keys are errors, values never change after loading, and no text is taken for a number."""
 
-    # Keys that change how a result is reached and not what it is: no part of the fingerprint. Dataclasses may too.
+    # Keys that change how a result is reached and not what it is: no part of the fingerprint. A dataclass that is part
+    # of a config may name such keys too.
     incidental: ClassVar[frozenset[str]] = frozenset()
     # Keys that change nothing of what is learnt: a run may go on with others.
     after_training: ClassVar[frozenset[str]] = frozenset()
@@ -54,8 +56,8 @@ class Config(BaseModel):
     names: ClassVar[frozenset[str]] = frozenset()
     # Keys that name files or folders, and whether a text there is a path.
     located: ClassVar[Mapping[str, Callable[[str], bool]]] = {}
-    # Keys that are written once for all sections beside them of a kind, which say only what differs: as `train` for
-    # each stage. A section has a key of this name, or is itself one.
+    # Keys that are written once for several sections, as `train` for all stages: each with the class of the sections it
+    # is for. A section has a key of this name, or is itself what the key says; it holds only what differs.
     shared: ClassVar[Mapping[str, type]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
@@ -63,13 +65,13 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _for_all(cls, values: Any) -> Any:
-        """What is said of several sections is laid beneath what is said of each."""
+        """What is said of all sections together fills in what each does not say itself."""
         return whole(cls, values) if cls.shared and isinstance(values, dict) else values
 
     @field_validator("*", mode="wrap")
     @classmethod
     def _in_its_place(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-        """What a part says of itself is said with the key and the file it stands in."""
+        """An error of a part becomes one of validation, to which the key and the file are added."""
         try:
             return check(value)
         except UpsError as error:
@@ -77,8 +79,8 @@ class Config(BaseModel):
 
 
 class HomedConfig(Config):
-    """A config whose relative paths count from a folder: those that a file names from its own, and not from the one
-    that the program is started in; those on the command line from that. Loaded, all of them count from the latter."""
+    """A config with paths. Relative ones in a file count from the file's own folder, those on the command line from the
+    current folder. Once it is loaded, all of them count from the current folder."""
 
     incidental = frozenset({"home"})
 
@@ -90,7 +92,16 @@ C = TypeVar("C", bound=Config)
 
 
 def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> C:
-    """A config from a YAML file (and the files its `base:` names), changed by dotted overrides (`a.b: value`)."""
+    """A config from a YAML file and what is said on the command line.
+
+    Args:
+        model: The class of the config.
+        path: The file; those that its `base:` names are read first. None: defaults and overrides alone.
+        overrides: Values by dotted key, such as `{"a.b": 1}`; they replace those of files. A text is read as YAML.
+
+    Raises:
+        ConfigError: A file, key or value is wrong: one sentence that names the first of them.
+    """
     values, origin = _laid(model, path, overrides or {})
     try:
         config = model.model_validate(values)
@@ -126,7 +137,7 @@ def _laid(
 
 
 def _give_way(model: type[BaseModel], values: dict[str, Any], new: Mapping[str, Any], origin: dict[Key, str]) -> None:
-    """What a later file, or a flag, says of all sections takes the place of what earlier ones said of single ones."""
+    """Forget what earlier files said of single sections where `new`, a later file or flags, says it of all of them."""
     for key in overridden(model, values, new):
         node: Any = values
         for part in key[:-1]:
@@ -142,7 +153,7 @@ def _forget(key: Key, origin: dict[Key, str]) -> None:
 
 
 def giving_way(model: type[BaseModel], flags: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted overrides without those of single sections that later ones say of all."""
+    """The overrides `flags` without those of single sections that the overrides `later` say of all sections."""
     gone = {".".join(key) for key in overridden(model, {}, _nested(later))}
     return {dotted: value for dotted, value in flags.items() if dotted not in gone}
 
@@ -159,20 +170,23 @@ def _flag(dotted: str) -> str:
 
 
 def first_of(error: ValidationError) -> ErrorDetails:
-    """The error to tell of: a misspelt key explains the one that is missing. Of a value that may be a word or something
-    else, what is wrong inside it, if it is the something else."""
+    """The one error of a validation that is reported.
+
+    A misspelt key goes before others, for it explains a key that is missing. Of a value that may be a word or a group
+    of keys, and is a group, it is the error inside the group and not that the group is no word.
+    """
     first = min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
     for *above, kind in (e["loc"] for e in error.errors() if e["loc"]):
-        word, n = kind == "str" or str(kind).startswith("literal["), len(above)
-        if word and list(first["loc"][:n]) == above:
-            of_value = [e for e in error.errors() if list(e["loc"][:n]) == above]
+        word, depth = kind == "str" or str(kind).startswith("literal["), len(above)
+        if word and list(first["loc"][:depth]) == above:
+            of_value = [e for e in error.errors() if list(e["loc"][:depth]) == above]
             inside = first if first["type"] in UNKNOWN else max(of_value, key=lambda e: len(e["loc"]))
-            return {**inside, "loc": (*above, *inside["loc"][n + 1 :])}
+            return {**inside, "loc": (*above, *inside["loc"][depth + 1 :])}
     return first
 
 
 def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, Any], error: ErrorDetails) -> str:
-    """The flag without which there would not be this error of a group of keys; empty where it is none."""
+    """The flag that causes an error of a whole group of keys: without it there is none. Empty where no flag does."""
     at = tuple(str(part) for part in error["loc"])
     for dotted in overrides:
         key = tuple(dotted.split("."))
@@ -189,7 +203,7 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
 
 
 def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:
-    """`[FILE] --a.b VALUE --c=VALUE …` as a path and a mapping of dotted keys."""
+    """The words `[FILE] --a.b VALUE --c=VALUE …` of a command line as a path, or None, and values by dotted key."""
     rest = list(arguments)
     file = Path(rest.pop(0)) if rest and not rest[0].startswith("--") else None
     flags: dict[str, str] = {}
@@ -202,7 +216,8 @@ def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, s
 
 
 def _read(path: Path, lay: Lay, seen: Sequence[Path]) -> None:
-    """Lay the base first, then this file over it."""
+    """Call `lay` with the content of each file that `base:` names, the lowest first, then with that of `path`; `seen`
+    are the files that led to it."""
     path = path.resolve() if seen else path
     if path.resolve() in (p.resolve() for p in seen):
         chain = " → ".join(str(p) for p in (*seen, path))
@@ -239,7 +254,14 @@ def _read(path: Path, lay: Lay, seen: Sequence[Path]) -> None:
 
 
 def from_here(model: type[BaseModel], content: dict[str, Any], path: Path, home: str | None = None) -> dict[str, Any]:
-    """What a config file says, with paths that count from the current folder. `home` takes the place of its own."""
+    """The content of the config file `path`, its relative paths made to count from the current folder.
+
+    Args:
+        model: The class of the config, which says which keys are paths.
+        content: What was read from the file.
+        path: The file.
+        home: The folder that paths in it count from; by default the one it names itself (`home:`), or its own.
+    """
     if not issubclass(model, HomedConfig) or not isinstance(content.get("home", ""), str | None):
         return content
     home = home_of(path, home or content.get("home"))
@@ -257,8 +279,8 @@ def _merge(into: dict[str, Any], new: Mapping[Any, Any], at: Key, source: str, o
 
 
 def as_flag(value: Any) -> Any:
-    """A value as one that stands behind a flag, where a text is YAML: a text, or a path, that stays as it is, whatever
-    it says."""
+    """A value that can be given as an override: there a text is read as YAML, so a text or a path is quoted here, lest
+    `12` or `true` become a number or a bool."""
     return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str | Path) else value
 
 
@@ -278,8 +300,14 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
 
 
 def sentence_of(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, str], flag: str) -> str:
-    """One sentence: the path of the key, where it came from, what is wrong, and the nearest valid name. `flag` is the
-    one to blame where a group of keys is wrong."""
+    """An error of validation in one sentence: the key, where it came from, what is wrong, and the nearest valid name.
+
+    Args:
+        model: The class of the config.
+        error: What pydantic says.
+        origin: The file or flag that each key came from.
+        flag: The flag that causes the error of a group of keys; empty where there is none.
+    """
     loc = tuple(str(part) for part in error["loc"])
     source, where = _origin(loc, origin), flag or _where(loc, origin)
     if error["type"] in UNKNOWN:
@@ -335,7 +363,7 @@ def _plain(config: Config, without: dict[str, Any] | None = None) -> dict[str, A
 
 
 def as_seen_from(home: str, model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a config, with paths that count from `home`, and no more from the current folder."""
+    """Values of a config, with paths that count from `home` and not from the current folder."""
     return dict(with_paths(model, values, seen_from(home)))
 
 
@@ -346,9 +374,14 @@ def rehomed(config: C, home: str) -> C:
 
 
 def fingerprint(config: Config, path: Path | None = None, defaults: Mapping[str, Any] | None = None) -> str:
-    """A short hash of every value, defaults included; the order of keys and the files they came from do not matter.
-    With the `path` of its file, of the keys alone that this (and its bases) sets, and of others that are not what
-    `defaults` says of them: the same when keys are added, and another when a default becomes another."""
+    """A short hash of the values that decide what a result is, whatever their order and the files they came from.
+
+    Args:
+        config: The config; its incidental keys are left out.
+        path: Its file. Then only keys that this file and its bases set are hashed, and those whose value is not what
+            `defaults` says: the hash stays when a key is added to the program, and changes when a default does.
+        defaults: Recorded default values, by dotted key as `unnamed` writes them.
+    """
     values = _deciding(config)
     if path is not None:
         left_out = unnamed(config, path)
@@ -360,7 +393,7 @@ def fingerprint(config: Config, path: Path | None = None, defaults: Mapping[str,
 
 
 def unnamed(config: Config, path: Path) -> dict[str, Any]:
-    """The values that the file of a config leaves out, by dotted key; all data sets have the name `*`."""
+    """The values that the file of a config leaves to defaults, by dotted key; `*` stands for the name of a data set."""
     named = spread(type(config), _laid(type(config), path, {})[0])
     return {
         ".".join(("data", "*", *at[2:]) if at[0] == "data" else at): value
@@ -383,7 +416,7 @@ def _incidental(section: Any) -> dict[str, Any]:
 
 
 def incidental_keys(section: Any) -> set[str]:
-    """The same, dotted: `operator.train.log_every`."""
+    """The incidental keys of a config and of the sections within it, dotted: `operator.train.log_every`."""
     return set(_dotted(_incidental(section)))
 
 

@@ -93,18 +93,18 @@ class Definition:
 
     @classmethod
     def of(cls, task: str | Definition | None) -> Definition:
-        """A name alone, a whole definition, or nothing."""
+        """The definition that is given, or one that says only a task's name, or nothing."""
         return task if isinstance(task, Definition) else cls(name=task or "")
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Definition:
-        """A definition from what `plain` made of one; what a later version said is left out."""
+        """A definition from what `plain` made of one; keys that this version does not know are left out."""
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in content.items() if key in known})
 
     def plain(self) -> dict[str, Any]:
-        """The definition as lists, numbers and words; what says nothing is left out. That nothing carries states along
-        says something: an equation may say otherwise."""
+        """The definition as lists, numbers and words, without what is empty. An empty `advected_by` is not left out: it
+        says that nothing carries states along, though an equation may say otherwise."""
         pairs = dataclasses.asdict(self).items()
         stated = {k: v for k, v in pairs if v not in ("", (), {}, None) or (v == () and k in vars(UNKNOWN))}
         content: dict[str, Any] = json.loads(json.dumps(stated))
@@ -125,11 +125,12 @@ class Definition:
         return tuple(name for name in self.layout if name not in (SAMPLE, TIME, CHANNEL))
 
     def dynamics(self, known: Dynamics = UNKNOWN) -> Dynamics:
-        """What is known of how states go on, but for what the user says of it."""
+        """The dynamics `known`, with what the user says of them in its place."""
         return dataclasses.replace(known, **{k: v for k in vars(known) if (v := getattr(self, k)) is not None})
 
     def told(self, seen: Dynamics, known: Dynamics) -> Definition:
-        """The same with what was seen of how states go on, where the user says nothing and it is not `known`."""
+        """This definition, and where it says nothing of a fact of dynamics: what was `seen`, if it is not what is
+        `known` anyway."""
         news = {key: value for key, value in vars(seen).items() if value != getattr(known, key)}
         return dataclasses.replace(self, **{key: v for key, v in news.items() if getattr(self, key) is None})
 
@@ -138,7 +139,16 @@ class Definition:
         return parameter in self.datasets or parameter in self.parameters
 
     def applied(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec], where: str) -> TaskSpec:
-        """The task of a file as the user declares it; ConfigError, beginning with `where`, if the two cannot agree."""
+        """The task of a file, with what the user says of it.
+
+        Args:
+            spec: What the file says.
+            tasks: The built-in tasks by name, one of which may be its equation.
+            where: The beginning of errors: the file.
+
+        Raises:
+            ConfigError: The two contradict each other, or a name is not there.
+        """
         equation = self.equation or self._by_name(spec, tasks) or spec.equation
         channels = tuple(c for names in self.fields.values() for c in names)
         if channels and channels != spec.channels:
@@ -176,7 +186,8 @@ class Definition:
         return dataclasses.replace(spec, **declared)
 
     def _by_name(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec]) -> str:
-        """The built-in task that a name alone means; a definition of own fields only happens to be called so."""
+        """The built-in task of this name, or an empty text. Where fields or axes are defined too, and are not those of
+        the built-in task, only the name is the same."""
         alone = not (self.fields or self.dims or self.datasets)
         return self.name if self.name in tasks and (alone or spec.channels == tasks[self.name].channels) else ""
 
@@ -190,14 +201,14 @@ class Definition:
         return tuple(params.values())
 
     def _check_names(self, spec: TaskSpec, where: str) -> None:
-        """Every channel, field, axis and input that is spoken of is there."""
-        spoken = {
+        """ConfigError for a channel, field, axis or input that the definition names and the task does not have."""
+        named = {
             "channel": ((*(self.conserved or ()), *(self.positive or ())), spec.channels),
             "field": (self.divergence_free or (), tuple(f.name for f in spec.fields if f.rank == 1)),
             "axis": ((*(self.periodic or ()), *self.bounds), spec.axes[: spec.ndim]),
             "input": ((self.mask,) if self.mask else (), spec.given),
         }
-        for kind, (names, there) in spoken.items():
+        for kind, (names, there) in named.items():
             for name in names:
                 if name not in there:
                     has = f"it has {', '.join(there)}" if there else "it has none"
@@ -229,8 +240,10 @@ def definition_from(text: str) -> Definition:
 
 
 def definition_of(spec: TaskSpec) -> Definition:
-    """The whole definition of a task, for a user to read, edit and use; an equation says its laws itself, but not how
-    states go on: the user may have said otherwise."""
+    """The whole definition of a task, for a user to read, edit and use.
+
+    Laws of an equation are left out, for `equation` says them; dynamics are not, for the user may have changed them.
+    """
     axes = spec.axes[: spec.ndim]
     time = () if spec.steady else (TIME,)
     return Definition(
@@ -252,15 +265,15 @@ def definition_of(spec: TaskSpec) -> Definition:
 
 
 def _check_order(fields: tuple[Field, ...], axes: tuple[str, ...], equation: TaskSpec | None, where: str) -> None:
-    """ConfigError where names say that fields are not in the order of their equation, or components of a vector not in
-    that of the axes: both are told by their places."""
+    """ConfigError where names show that fields are not in the order of their equation, or components of a vector not in
+    the order of the axes. Both are known by their places alone, so another order would be read wrongly."""
     if equation is not None:
         for names, own in (
             ([f.name for f in fields], [f.name for f in equation.fields]),
             ([c for f in fields for c in f.channels], list(equation.channels)),
         ):
-            small, theirs = ([name.lower() for name in each] for each in (names, own))
-            if sorted(small) == sorted(theirs) and small != theirs:
+            here, there = ([name.lower() for name in each] for each in (names, own))
+            if sorted(here) == sorted(there) and here != there:
                 _refuse_order(names, own, equation, where)
         vectors = _vectors(equation.fields)
         if len(axes) > 1 and vectors and not _vectors(fields) <= vectors:

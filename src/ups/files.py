@@ -22,16 +22,16 @@ from ups.parsing import has_no_text
 from ups.types import ConfigError, DataError, data_size
 
 CHUNK = 1 << 22
-MARGIN = 1 << 16  # bytes of a file beside its numbers
+MARGIN = 1 << 16  # bytes that a file has beside its numbers, at most
 _FLOCK = struct.Struct("hhqqi4x")  # the kernel's struct flock: kind, whence, start, length, process
-_held: dict[tuple[int, int], int] = {}  # by device and inode: the process that holds it, this one or one it came from
+_held: dict[tuple[int, int], int] = {}  # by device and inode: the process that holds it, or that this is a fork of
 LINKS = 40  # symlinks one after the other, as Linux allows
-LONG_NAME = 240  # bytes of a name, of 255
+LONG_NAME = 240  # bytes; a file system allows 255, and drafts have a longer name than their file
 
 
 def no_room() -> OSError:
-    """What a disk would say that is found too small before it is written to: the cause of that error, by which a
-    command ends with the exit code of a full disk."""
+    """The OSError of a full disk, where a disk is found too small before anything is written to it. As the cause of an
+    error (`raise … from no_room()`) it has the command end with the exit code of a full disk."""
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -62,7 +62,15 @@ def draft(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path, remedy: str) -> Iterator[Path]:
-    """The same for a file that a user named, whose folder is made: what the system refuses is one sentence."""
+    """As `draft`, for a file that a user named; its folder is made if it is missing.
+
+    Args:
+        path: The file.
+        remedy: What the user can do where it cannot be written, as the end of a sentence.
+
+    Raises:
+        DataError: The system refuses to write it; what it says, and the remedy.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft(path) as beside:
@@ -72,8 +80,8 @@ def writing(path: Path, remedy: str) -> Iterator[Path]:
 
 
 def check_writing(path: Path, remedy: str) -> None:
-    """The same sentence at once, where there is long nothing to write yet; nothing is left behind, and no folder is
-    made."""
+    """The DataError of `writing` before long work is begun whose result could not be written. Nothing is left behind,
+    and no folder is made."""
     try:
         target, _ = target_of(path)
         folder = next(above for above in target.absolute().parents if above.exists())
@@ -89,19 +97,19 @@ def _unwritable(path: Path, error: OSError, remedy: str) -> DataError:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """The whole file or the old one."""
+    """Write a file so that, whatever happens, either all of the new content is there or the old file is."""
     with draft(path) as beside:
         beside.write_bytes(encoded(content) if isinstance(content, str) else content)
 
 
 def write_named(path: Path, content: str, remedy: str) -> None:
-    """The same for a file that a user named: see `writing`."""
+    """As `write_atomic`, for a file that a user named: a DataError with the `remedy` where it cannot be written."""
     with writing(path, remedy) as beside:
         beside.write_bytes(encoded(content))
 
 
 def encoded(text: str) -> bytes:
-    """A text as UTF-8; DataError where it holds a name of a file that is none."""
+    """A text as UTF-8; DataError where it holds the name of a file whose bytes are not UTF-8."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -109,7 +117,7 @@ def encoded(text: str) -> bytes:
 
 
 def no_text(text: str) -> str:
-    """The sentence on a text that cannot be written as UTF-8, for the bytes of a name in it are none."""
+    """The sentence that refuses a text with the name of a file or folder whose bytes are not UTF-8."""
     name = next((word for word in text.split() if has_no_text(word)), text[:200]).strip("'\",:;()[]")
     name = name.encode("utf-8", "backslashreplace").decode()
     return f"'{name}': has bytes that are no text (UTF-8) and cannot be written down; rename that file or folder."
@@ -121,8 +129,7 @@ def line_breaker(name: str) -> str:
 
 
 def one_line(path: Path) -> Path:
-    """The path of what is to be written, as it is; ConfigError where it could not be printed as a line of its own, from
-    which scripts read it."""
+    """The path itself; ConfigError if it has a character that would break the line which is printed for scripts."""
     if odd := line_breaker(str(path)):
         raise ConfigError(
             f"{str(path)!r}: has the character {odd!r}, and could not be printed as a line; choose another name."
@@ -131,7 +138,8 @@ def one_line(path: Path) -> Path:
 
 
 def check_file_size(path: Path, need: int, remedy: str) -> None:
-    """DataError where this process may not write a file of about so many bytes: a limit that HDF5 does not survive."""
+    """DataError if this process may not write a file with `need` bytes of numbers (ulimit -f): the HDF5 library would
+    crash at that limit."""
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if most not in (resource.RLIM_INFINITY, -1) and need + MARGIN > most:
         raise DataError(
@@ -141,8 +149,7 @@ def check_file_size(path: Path, need: int, remedy: str) -> None:
 
 
 def is_pattern(name: str, place: Path = Path()) -> bool:
-    """Whether a name stands for those that fit it, as seen from a folder: not where there is a file of that very name,
-    whatever brackets it has."""
+    """Whether a name is a pattern such as `*.h5`, and no file below `place` has that very name with its brackets."""
     return glob.has_magic(name) and not os.path.lexists(place / name)
 
 
@@ -191,14 +198,16 @@ def _kind(mode: int) -> str:
 
 
 def _check_link(link: Path) -> None:
-    """Linux refuses such a link by itself, unless told not to (fs.protected_symlinks), but only in sticky folders."""
+    """PermissionError for a link that another user has laid where anyone may. Linux itself refuses to follow one, but
+    only in sticky folders, and unless it is told otherwise (fs.protected_symlinks)."""
     folder, status = os.stat(link.parent), os.lstat(link)
     if folder.st_mode & stat.S_IWOTH and status.st_uid not in (os.geteuid(), folder.st_uid):
         raise PermissionError(errno.EACCES, "it is a link that another user has laid there", str(link))
 
 
 def _hand_on(old: os.stat_result, path: Path, least: int = 0) -> None:
-    """Give a file the owner, group and mode of another one. What a group that cannot be kept may do, no other may."""
+    """Give a file the owner, group and mode of `old`, and at least the permissions `least`. Where the group cannot be
+    kept, another group gets only what everybody may do."""
     mode = stat.S_IMODE(old.st_mode)
     with suppress(PermissionError):
         os.chown(path, -1, old.st_gid)
@@ -210,7 +219,7 @@ def _hand_on(old: os.stat_result, path: Path, least: int = 0) -> None:
 
 
 def laid_by_another(folder: Path) -> bool:
-    """Whether a folder is another user's, and lies where anyone may lay one, or is open to anyone."""
+    """Whether a folder is another user's (not root's), and it or the folder around it can be written by anyone."""
     status, around = folder.stat(), folder.resolve().parent.stat()
     return status.st_uid not in (os.geteuid(), 0) and bool((status.st_mode | around.st_mode) & stat.S_IWOTH)
 
@@ -266,7 +275,7 @@ def sync(path: Path) -> None:
 
 
 def sha256(path: Path, cold: bool = False) -> str:
-    """The SHA-256 of a file; `cold` asks the system to forget what it remembers of it: it is read from the disk."""
+    """The SHA-256 of a file; `cold` has the system drop its copy in memory first, so that the disk itself is read."""
     hashed = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         if cold and hasattr(os, "posix_fadvise"):
@@ -277,25 +286,26 @@ def sha256(path: Path, cold: bool = False) -> str:
 
 
 def stamp(status: os.stat_result) -> list[int]:
-    """What changes where a file is replaced or written to: no program can set the last of these back."""
+    """Inode, size, and times of change of a file: they differ once it is replaced or written to, and no program can set
+    the last of them (ctime) back."""
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def sum_of(manifest: Mapping[str, Any]) -> str:
-    """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
+    """The SHA-256 of a manifest without its own key `sum`, in which it is stored, so that damage is seen."""
     content = {name: value for name, value in manifest.items() if name != "sum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def has_its_sum(row: object) -> bool:
-    """Whether a row of a record is what its own `sum` says."""
+    """Whether a row's key `sum` is that of its content; False for anything but a dict."""
     return isinstance(row, dict) and row.get("sum") == sum_of(row)
 
 
 def hold(path: Path) -> int:
     """Hold a new file until this process ends, however it ends, or calls `release` with the descriptor returned here.
 
-    A record lock: unlike flock's it belongs to this process alone, and copies of it (os.fork) do not hold it.
+    It is a POSIX record lock: unlike flock's it belongs to this process alone, and forked copies do not hold it.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

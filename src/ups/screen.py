@@ -17,15 +17,23 @@ if TYPE_CHECKING:
 
     from ups.progress import OnProgress, OnTraining, Progress, TrainingProgress
 
-# Seconds between two lines of progress where there is no terminal, and before the first word on a wait.
+# Where there is no terminal: seconds between two lines of progress, and before the first line on a wait.
 EVERY, AT_FIRST = 10.0, 0.5
 SLOW_INPUT = 0.05  # share of the time above which waiting for data is worth a word
 
 
 @contextmanager
 def waiting(sentence: str) -> Iterator[Callable[[str], None]]:
-    """Shows what is waited for, and for how long: on a terminal at once, until it is over; elsewhere as a line where it
-    takes longer than a moment, and again every ten seconds. The callable changes the sentence."""
+    """Says on stderr what is waited for while the block runs, and for how long.
+
+    On a terminal a line that moves, gone at the end; elsewhere a line after half a second and every ten seconds.
+
+    Args:
+        sentence: What is waited for.
+
+    Yields:
+        A function that replaces the sentence.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -46,6 +54,7 @@ def _spinner(console: Console, sentence: str) -> Iterator[Callable[[str], None]]
 
 @contextmanager
 def _patience(sentence: str) -> Iterator[Callable[[str], None]]:
+    """`waiting` where there is no terminal: a thread prints the lines."""
     words, over, began = [sentence], threading.Event(), time.monotonic()
 
     def speak() -> None:
@@ -70,8 +79,14 @@ def _patience(sentence: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def following(opening: str = "") -> Iterator[OnProgress]:
-    """Shows progress: a bar with an ETA on a terminal, a plain line now and then elsewhere; `opening` says what is
-    waited for before there is any."""
+    """Shows the progress of jobs on stderr while the block runs: bars on a terminal, plain lines elsewhere.
+
+    Args:
+        opening: What is waited for before the first progress is reported; nothing is said where it is empty.
+
+    Yields:
+        A function that is called with each `Progress`.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -109,7 +124,7 @@ def following(opening: str = "") -> Iterator[OnProgress]:
 
 
 def training() -> OnTraining:
-    """A line now and then while a stage is trained, and whatever it has to say."""
+    """A callback of a training: prints a line for a stage every ten seconds and at its end, and its notes at once."""
     lines: dict[str, tuple[float, str]] = {}
 
     def watch(p: TrainingProgress) -> None:
@@ -126,7 +141,7 @@ def training() -> OnTraining:
 
 
 def training_line(p: TrainingProgress) -> str:
-    """How far a stage is; what is not known yet is left out."""
+    """How far the training of a stage is, in one line; what is not known yet is left out."""
     words = [f"{p.stage}: {p.fraction:4.0%}", f"step {p.step}"]
     words += [f"loss {p.loss:.3g}"] if p.step else []
     words += [] if math.isnan(p.score) else [f"validation {p.score:.3g}"]
@@ -149,7 +164,7 @@ def say(sentence: str) -> None:
 
 
 class Saying:
-    """Prints sentences at once, and remembers them: what was said is not said again beside a table."""
+    """Prints sentences at once and remembers them, so that a table's remarks need not repeat them."""
 
     def __init__(self) -> None:
         self._before: set[str] = set()
@@ -159,16 +174,18 @@ class Saying:
         say(sentence)
 
     def new(self, remarks: Sequence[str]) -> list[str]:
+        """Those remarks that have not been printed."""
         return [sentence for sentence in remarks if sentence not in self._before]
 
 
 def show(rows: Sequence[Sequence[str]], remarks: Sequence[str], page: Path) -> None:
-    """The table of a report, what there is to say about it, and where its page is."""
+    """Print the table of a report, remarks on it, and as the last line the path of its page."""
     print(table(rows), *remarks, page, sep="\n", flush=True)
 
 
 def plain_lines(before: Callable[[], None]) -> OnProgress:
-    """Lines of progress; `before` is called before each of them."""
+    """A callback that prints a line on stderr for each job every ten seconds and at its end; `before` is called first,
+    at every report."""
     began: dict[str, tuple[float, float]] = {}
     shown: dict[str, float] = {}
 
@@ -184,8 +201,8 @@ def plain_lines(before: Callable[[], None]) -> OnProgress:
         shown[progress.name] = math.inf if whole else now
         made = progress.done - first
         left = f", about {(now - start) / made * (progress.total - progress.done):.0f} s left" if made else ""
-        saved = "" if whole or progress.written is None else f" solved, {progress.written} kept"
-        tail = f" in {now - start:.0f} s" if whole and made else f"{saved}{left}"
+        written = "" if whole or progress.written is None else f" solved, {progress.written} kept"
+        tail = f" in {now - start:.0f} s" if whole and made else f"{written}{left}"
         print(f"{progress.name}: {progress.amount}{tail}", file=sys.stderr, flush=True)
 
     return report

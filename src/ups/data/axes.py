@@ -1,4 +1,4 @@
-"""Checks coordinates of space and time: are they uniform, what box is around them, what replaces missing ones."""
+"""Makes a grid and times of the coordinates that a file holds: checks them, finds the box, replaces missing ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ups.definition import TIME
 from ups.types import Array, DataError, Grid
 
 Box = tuple[float, float]
-# What there is to say of a mesh, of points and of particles.
+# The end of a sentence that refuses a mesh, points or particles.
 TO_GRID = (
     "which ups does not read yet; interpolate the fields to a uniform grid (for example by scipy.interpolate.griddata) "
     "and write them with numpy.savez"
 )
 UNITS = {"Y": "years", "M": "months", "W": "weeks", "D": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 UNITS |= {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
-# What notes say that are worth a look before anything is trained.
+# Parts of notes by which others find them: they deserve a look before anything is trained.
 FALLS, NO_TIMES = "falls as it is stored, and is read from low to high", "no times are stored"
 CONTRADICTED = "but the stored times are otherwise apart, and they hold"
 UNEVEN_TIMES = "the times are not uniform"
@@ -30,7 +30,17 @@ UNEVEN = re.compile(r"the (\S+) axis is not uniform \(")
 
 
 def space_axis(name: str, stored: Array, remarks: Remarks, where: Path) -> tuple[Array, bool]:
-    """Increasing coordinates, and whether they are stored from high to low."""
+    """The coordinates of an axis of space in increasing order, and whether they are stored in decreasing order.
+
+    Args:
+        name: The axis.
+        stored: What the file holds, `(n,)`.
+        remarks: Gets a problem where the axis is not uniform.
+        where: The file, for errors.
+
+    Raises:
+        DataError: They neither increase nor decrease throughout, or are not finite.
+    """
     axis = np.asarray(stored, np.float64)
     if not np.isfinite(axis).all() or (len(axis) > 1 and not ((d := np.diff(axis)) > 0).all() and not (d < 0).all()):
         raise DataError(
@@ -43,15 +53,15 @@ def space_axis(name: str, stored: Array, remarks: Remarks, where: Path) -> tuple
 
 
 def says_where(stored: Array | None) -> bool:
-    """Whether coordinates say more of an axis than the numbers of its cells do."""
+    """Whether coordinates are more than the numbers of cells, 0, 1, 2 … or 1, 2, 3 …; False for None."""
     if stored is None:
         return False
     return not any(np.array_equal(stored, np.arange(first, first + len(stored))) for first in (0, 1))
 
 
 def read_words(name: str, words: Array, remarks: Remarks, where: Path) -> Array:
-    """Coordinates that are stored as text: numbers, or of time dates as ISO 8601 writes them, in the least unit that
-    they name."""
+    """Coordinates that are stored as text: numbers, or for time dates as in ISO 8601, counted in the smallest unit that
+    they name. DataError for other words."""
     text = np.char.strip(np.asarray([w.decode() if isinstance(w, bytes) else str(w) for w in words.flat], str))
     text = text.reshape(words.shape)
     with suppress(ValueError):
@@ -69,12 +79,12 @@ def read_words(name: str, words: Array, remarks: Remarks, where: Path) -> Array:
 
 
 def dates_as_numbers(dates: Array) -> Array:
-    """Dates or times in their own unit; NaN where there is none (NaT)."""
+    """numpy's dates as numbers in their own unit; NaN for NaT."""
     return np.where(np.isnat(dates), np.nan, dates.astype(np.float64))
 
 
 def note_uneven(name: str, stored: Array, remarks: Remarks) -> None:
-    """A problem where the cells along an axis differ in width."""
+    """Add a problem to `remarks` if the cells along an axis differ in width."""
     if len(stored) > 2 and not is_uniform(stored):
         widths = np.abs(np.diff(stored.astype(np.float64)))
         remarks.problems.append(
@@ -89,8 +99,11 @@ def uneven_axes(problems: Iterable[str]) -> list[str]:
 
 
 def bounds_of(axis: Array) -> Box:
-    """Half a cell beyond the outermost centres of a uniform axis, freed of the rounding of float32; otherwise the
-    outermost coordinates themselves. A single cell is 1 wide, for its centre says nothing of that."""
+    """Where the box of an axis begins and ends, told from the centres of its cells.
+
+    Of a uniform axis half a cell beyond the outermost centres, rounded as float32 is; of an uneven one the outermost
+    centres. A single cell is taken to be 1 wide.
+    """
     lo, hi = float(axis.min()), float(axis.max())
     if len(axis) == 1:
         return lo - 0.5, hi + 0.5
@@ -105,7 +118,8 @@ def bounds_of(axis: Array) -> Box:
 
 
 def box_without_coordinates(names: tuple[str, ...], shape: tuple[int, ...], given: Mapping[str, Box]) -> list[Box]:
-    """The box that the user gives; otherwise square cells, the longest axis from 0 to 1."""
+    """The ends of each axis: those `given`; others begin at 0, with cells as wide as those given, or else such that
+    the longest axis ends at 1."""
     known = [(hi - lo) / n for name, n in zip(names, shape, strict=True) for lo, hi in [given.get(name, (0.0, 0.0))]]
     width = next((w for w in known if w > 0), 1 / max(shape))
     return [given.get(name, (0.0, width * n)) for name, n in zip(names, shape, strict=True)]
@@ -119,7 +133,22 @@ def grid(
     remarks: Remarks,
     where: Path,
 ) -> tuple[Grid, frozenset[str]]:
-    """The domain of an array, and the axes that are stored from high to low. Boundaries are not known to wrap."""
+    """The grid of an array, and the axes that are stored from high to low.
+
+    Args:
+        names: The axes.
+        shape: How many cells each has.
+        stored: Coordinates by axis, where the file has them.
+        given: Ends of the box by axis, where the user gives them.
+        remarks: Gets notes and problems.
+        where: The file, for errors.
+
+    Returns:
+        The grid, no axis of which is taken to wrap, and the axes along which values must be flipped.
+
+    Raises:
+        DataError: Coordinates neither increase nor decrease.
+    """
     boxes = box_without_coordinates(names, shape, given)
     axes, bounds, flipped = [], [], set[str]()
     for name, n, box in zip(names, shape, boxes, strict=True):
@@ -141,8 +170,14 @@ def grid(
 def spacing(
     clock: Array | None, file_dt: Array | float | None, task_dt: float | None, remarks: Remarks
 ) -> Array | float | None:
-    """The time between frames: as the task says it, otherwise a `dt` that is stored; with a note where the two, or one
-    of them and the stored times, contradict each other. Times that are stored hold against both."""
+    """The time between frames: as the task says, or else as a stored `dt` says; None where neither does.
+
+    Args:
+        clock: The stored times, if there are any. They are used before both, so they are only compared here.
+        file_dt: The stored `dt`, one number or one per sample.
+        task_dt: What the task says.
+        remarks: Gets a note where two of these contradict each other.
+    """
     steps_stored = None if file_dt is None else np.atleast_1d(file_dt)
     if clock is not None:
         steps = np.diff(np.atleast_2d(clock).astype(np.float64))
@@ -157,12 +192,23 @@ def spacing(
 
 
 def _agree(steps: Array, dt: Array, rounding: float = 0.0) -> bool:
-    """Whether all steps are `dt`, to a thousandth of it."""
+    """Whether all steps are `dt`, to a thousandth of it and `rounding`."""
     return bool((np.abs(steps - dt) <= 1e-3 * np.abs(dt) + rounding).all())
 
 
 def times_of(frames: int, stored: Array | None, dt: float | Array | None, remarks: Remarks, where: Path) -> Array:
-    """`(T,)` or `(N, T)` increasing times: those stored, or frames `dt` apart, one number or one per sample."""
+    """The times of frames, `(T,)`, or `(N, T)` where samples differ: those stored, or else `dt` apart, or else 1 apart.
+
+    Args:
+        frames: T.
+        stored: The stored times, if there are any.
+        dt: The time between frames, one number or one per sample.
+        remarks: Gets a note where times are missing or not uniform.
+        where: The file, for errors.
+
+    Raises:
+        DataError: A time is not finite, or times do not increase.
+    """
     if stored is None and isinstance(dt, np.ndarray):
         stored = np.arange(frames) * dt[:, None] if len(dt) > 1 else np.arange(frames) * dt[0]
     if stored is None:

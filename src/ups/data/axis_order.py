@@ -1,4 +1,4 @@
-"""Matches the axes of space by name where sources of one task have them in another order."""
+"""Puts the axes of a source into the order of its task, by their names, where a file holds them in another order."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import numpy as np
 from ups.data.source import Source, View
 from ups.types import Array, Field, Grid, TaskSpec
 
-Order = tuple[int, ...]  # for each axis in turn, at which place it stood
+Order = tuple[int, ...]  # for each axis of the new order, its place in the old one
 
 
 def order_of(task: TaskSpec, like: TaskSpec) -> Order | None:
-    """Where the axes of `like` stand among those of a task that has the same in another order; None of any other."""
+    """The places that the axes of `like` have in `task`; None where the order is the same, or the axes are others."""
     here, there = task.axes[: task.ndim], like.axes[: like.ndim]
     return tuple(here.index(axis) for axis in there) if here != there and sorted(here) == sorted(there) else None
 
 
 def in_order(task: TaskSpec, like: TaskSpec) -> TaskSpec:
-    """A task with its axes in the order of `like`, where they are the same ones; and so the components of its vectors:
-    those that `like` has too are matched by their names, others stand in the order of the axes."""
+    """A task with its axes, and the components of its vectors, in the order of `like`; itself where it is in order.
+
+    Fields that `like` has too get its order of channels, by their names; other vectors and tensors that of the axes.
+    """
     order = order_of(task, like)
     if order is None:
         return task
@@ -33,13 +35,13 @@ def in_order(task: TaskSpec, like: TaskSpec) -> TaskSpec:
 
 
 def turned(source: Source, like: TaskSpec) -> Source:
-    """A source with its axes in the order of a task that has the same ones."""
+    """A source with its axes in the order of the task `like`; itself where it is in order or the axes are others."""
     order = order_of(source.task, like)
     return source if order is None else Turned(source, order, in_order(source.task, like))
 
 
 def turning(task: TaskSpec, like: TaskSpec) -> str:
-    """A note on a source that is turned; nothing of one that is not."""
+    """The note that `turned` adds to a source; empty where it leaves it as it is."""
     if order_of(task, like) is None:
         return ""
     old, new = (", ".join(t.axes[: t.ndim]) for t in (task, like))
@@ -47,11 +49,17 @@ def turning(task: TaskSpec, like: TaskSpec) -> str:
 
 
 class Turned(View):
-    """Another source with its axes of space in another order."""
+    """Another source with its axes of space in another order.
+
+    Args:
+        source: The other one.
+        order: For each axis, its place in `source`.
+        task: Its task in the new order, as `in_order` makes it.
+    """
 
     def __init__(self, source: Source, order: Order, task: TaskSpec) -> None:
         notes = (*source.notes, turning(source.task, task))
-        super().__init__(source, task=task, domain=_domain(source.domain, order), notes=notes)
+        super().__init__(source, task=task, domain=_grid(source.domain, order), notes=notes)
         self._order = order
         self._channels = [source.task.channels.index(name) for name in task.channels]
         self._given = [source.task.given.index(name) for name in task.given]
@@ -63,16 +71,16 @@ class Turned(View):
         return self._moved(super()._inputs(index), 0, self._given)
 
     def seen_as(self, domain: Grid) -> Grid:
-        return _domain(domain, self._order)
+        return _grid(domain, self._order)
 
     def _moved(self, values: Array, before: int, channels: Sequence[int]) -> Array:
-        """Arrays with so many axes in front of those of space, and their channels in an order."""
+        """Values, with `before` axes in front of those of space, reordered; `channels` are the channels' old places."""
         axes = (*range(before), *(before + at for at in self._order), values.ndim - 1)
         return np.ascontiguousarray(values.transpose(axes)[..., channels])
 
 
 def _in_order(field: Field, order: Order, known: Mapping[frozenset[str], Field]) -> Field:
-    """A field with its components as a known one of theirs has them, or else in the order of the axes."""
+    """A field with its channels in the order of the known field that has the same ones, or else that of the axes."""
     if same := known.get(frozenset(field.channels)):
         return dataclasses.replace(field, channels=same.channels)
     shape = (len(order),) * field.rank
@@ -82,9 +90,9 @@ def _in_order(field: Field, order: Order, known: Mapping[frozenset[str], Field])
     return dataclasses.replace(field, channels=tuple(field.channels[at] for at in places.ravel()))
 
 
-def _domain(domain: Grid, order: Order) -> Grid:
+def _grid(grid: Grid, order: Order) -> Grid:
     return Grid.along(
-        tuple(domain.coordinates[at] for at in order),
-        tuple(domain.periodic[at] for at in order),
-        tuple(domain.bounds[at] for at in order),
+        tuple(grid.coordinates[at] for at in order),
+        tuple(grid.periodic[at] for at in order),
+        tuple(grid.bounds[at] for at in order),
     )

@@ -1,4 +1,4 @@
-"""Samples of a grid with uneven axes, interpolated by cubic splines to a uniform one."""
+"""Interpolates samples with unevenly spaced axes to uniform ones, by cubic splines."""
 
 from __future__ import annotations
 
@@ -11,30 +11,37 @@ from ups.data.axes import bounds_of, uneven_axes
 from ups.data.source import Source, View, is_uniform
 from ups.types import Array, DataError, Grid
 
-# Samples on which the error of interpolation is measured.
+# How many samples the error of interpolation is measured on.
 MEASURED = 8
 
 
 class Resampled(View):
-    """Another source on uniform axes: as many cells, from the first to the last coordinate of each uneven axis."""
+    """A source with its uneven axes made uniform: as many cells, between the same first and last coordinates.
+
+    Args:
+        source: Whose samples are interpolated, each when it is read.
+
+    Raises:
+        DataError: It has a mask. A spline would mix cells that count with those that do not.
+    """
 
     def __init__(self, source: Source) -> None:
         if source.task.mask:
             raise DataError(f"{source.path}: has cells that do not count, which cannot be resampled; leave it out.")
         self.source = source
         self._plans: dict[int, ResamplePlan] = {}
-        domain = self._plan(source.domain).domain
+        grid = self._plan(source.domain).domain
         problems = tuple(text for text in source.problems if not uneven_axes([text]))
-        task = dataclasses.replace(source.task, bounds=domain.bounds)
-        super().__init__(source, domain=domain, problems=problems, task=task)
+        task = dataclasses.replace(source.task, bounds=grid.bounds)
+        super().__init__(source, domain=grid, problems=problems, task=task)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plans": {}}
 
-    def _plan(self, domain: Grid) -> ResamplePlan:
-        if id(domain) not in self._plans:
-            self._plans[id(domain)] = ResamplePlan(domain)
-        return self._plans[id(domain)]
+    def _plan(self, grid: Grid) -> ResamplePlan:
+        if id(grid) not in self._plans:
+            self._plans[id(grid)] = ResamplePlan(grid)
+        return self._plans[id(grid)]
 
     def domain_of(self, index: int) -> Grid:
         return self._plan(self.source.domain_of(index)).domain
@@ -47,8 +54,8 @@ class Resampled(View):
         return given
 
     def error(self) -> float:
-        """The largest relative difference over a few samples between values and what is left of them after going to
-        the uniform grid and back."""
+        """What interpolation loses: the largest relative difference between values and the same values taken to the
+        uniform grid and back, over the first and last frames of a few samples."""
         worst = 0.0
         for i in map(int, np.unique(np.linspace(0, len(self) - 1, min(MEASURED, len(self))).astype(int))):
             last = len(self.times_of(i)) - 1
@@ -62,12 +69,16 @@ class Resampled(View):
 
 
 class ResamplePlan:
-    """What to do with arrays on one domain: a matrix per uneven axis, there and back."""
+    """Takes values of one grid to uniform axes and back, by two matrices per uneven axis.
+
+    Args:
+        domain: The grid with uneven axes. The attribute `domain` is the uniform one.
+    """
 
     def __init__(self, domain: Grid) -> None:
         from scipy.interpolate import make_interp_spline
 
-        self.original = domain  # keeps the domain, and with it its id, alive
+        self.original = domain  # kept alive: plans are found by its id, which no other grid may take
         self._matrices: dict[int, tuple[Array, Array]] = {}
         axes, bounds = list(domain.coordinates), list(domain.bounds)
         for i, x in enumerate(domain.coordinates):
@@ -80,14 +91,16 @@ class ResamplePlan:
         self.domain = Grid.along(tuple(axes), domain.periodic, tuple(bounds)) if self._matrices else domain
 
     def forth(self, values: Array) -> Array:
-        """`(T, *S, C)` on the uniform grid."""
+        """Values `(T, *S, C)` of the uneven grid, on the uniform one."""
         return self._applied(values, 0)
 
     def back(self, values: Array) -> Array:
+        """Values `(T, *S, C)` of the uniform grid, on the uneven one."""
         return self._applied(values, 1)
 
-    def _applied(self, values: Array, which: int) -> Array:
+    def _applied(self, values: Array, direction: int) -> Array:
+        """Values with each uneven axis multiplied by its matrix: 0 to the uniform grid, 1 back."""
         for i, matrices in self._matrices.items():
-            moved = np.moveaxis(values, i + 1, -1) @ matrices[which].T
+            moved = np.moveaxis(values, i + 1, -1) @ matrices[direction].T
             values = np.moveaxis(moved, -1, i + 1)
         return values

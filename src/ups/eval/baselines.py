@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A network to compare with; its name is its key in `BASELINES`.
+    """A model to compare with; its name is its key in `BASELINES`.
 
-    `make(task, context, parameters)` gives it untrained, for one task and so many given frames, with as many parameters
-    as it is compared with. `require` raises a ConfigError that says what to install where that is missing; it is
-    called before anything is trained. `applies` says of which tasks there can be one. `about` is what the report says
-    of it, where it is no network that is trained for as long as ours.
+    Args:
+        make: `make(task, context, parameters)` gives it untrained, for one task and so many given frames, with about as
+            many parameters as our simulator has.
+        require: Called before anything is trained; raises a ConfigError that says what to install if it is missing.
+        applies: Whether there can be one for a task.
+        about: What the report says of it. Empty for a network that is trained for as long as ours.
     """
 
     make: Callable[[TaskSpec, int, int], TrainedPredictor]
@@ -30,7 +32,7 @@ class Baseline:
     about: str = ""
 
     def untrained(self, task: TaskSpec, context: int, parameters: int, seed: int) -> TrainedPredictor:
-        """What `make` gives, of weights that the seed decides. No other random number changes."""
+        """The untrained model, its weights decided by `seed`; the global random generator is left as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # unlike torch.manual_seed, it leaves those of GPUs alone
             return self.make(task, context, parameters)
@@ -53,7 +55,7 @@ def _neuralop(kind: str) -> Baseline:
 
 
 def _linear() -> Baseline:
-    """Least squares on neighbouring cells; of steady states, which follow from all of their inputs, there is none."""
+    """Least squares on neighbouring cells; not for steady states, which depend on inputs everywhere."""
 
     def make(task: TaskSpec, context: int, _: int) -> TrainedPredictor:
         from ups.eval.linear import LinearBaseline
@@ -69,7 +71,7 @@ BASELINES: Table[Baseline] = Table("baselines", OURS)
 
 
 def require(names: Iterable[str]) -> None:
-    """Refuse unknown names, and say in one sentence what to install where a baseline cannot be had."""
+    """ConfigError for a name that is no baseline's, or with what to install where a baseline lacks its package."""
     names = tuple(names)
     check_known("baseline", names, BASELINES)
     for name in names:
@@ -77,8 +79,14 @@ def require(names: Iterable[str]) -> None:
 
 
 def notes_on(names: Iterable[str], seconds: float, ours: float, tasks: int) -> tuple[str, ...]:
-    """What a report says of its baselines, of which a network is trained for so many `seconds` where all tasks of ours
-    took so many."""
+    """Sentences of a report on how its baselines were made.
+
+    Args:
+        names: The baselines.
+        seconds: How long each network of a baseline was trained.
+        ours: How long our simulator was trained, for all tasks together.
+        tasks: How many tasks that were.
+    """
     from ups.eval.fourier import INSTALL, installed
 
     names = tuple(names)

@@ -1,4 +1,4 @@
-"""A linear model of neighbouring cells, fitted by least squares, as a stage and a predictor."""
+"""The baseline `linear`: the change of a cell as a linear function of its neighbours, fitted by least squares."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from ups.types import DataError, TaskSpec
 
 REACH = {1: 8, 2: 3, 3: 2}  # cells to either side along each axis that are looked at, by the number of axes
 ROWS = 2**13  # cells of a trajectory, drawn from all of its frames, that are fitted to: unknowns are hundreds at most
-RIDGES = (1e-8, 1e-5, 1e-3)  # of the variance of each feature: of smooth fields the least explode
-LOOKED_AT = 8  # trained trajectories whose rollouts choose one of them
-ROUNDING = 1e-7  # of its mean: a deviation that what never varied may seem to have
+RIDGES = (1e-8, 1e-5, 1e-3)  # of the variance of each feature: with the least, rollouts of smooth fields may explode
+LOOKED_AT = 8  # training samples whose rollouts decide which of RIDGES is taken
+ROUNDING = 1e-7  # of the mean: a channel with a standard deviation below that never varied
 
 
 class LinearBaseline(nn.Module):
-    """The rate of change of every channel in a cell as a linear function of all channels of the given frames there and
-    in the cells around, of the inputs, and of 1. `fit` solves for it; nothing is left to train."""
+    """A linear function that gives the rate of change of all channels in a cell.
+
+    It is a function of the given frames in that cell and in those around, of the inputs, and of a constant. `fit`
+    solves for its weights; nothing is left to train.
+
+    Args:
+        task: What it predicts; it changes in time.
+        context: How many given frames it looks at.
+    """
 
     def __init__(self, task: TaskSpec, context: int) -> None:
         super().__init__()
@@ -38,7 +45,7 @@ class LinearBaseline(nn.Module):
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """No step is taken."""
+        """Settings of a training without any step."""
         return {"steps": 0, "seconds": None, "ema": 0.0}
 
     @property
@@ -46,40 +53,49 @@ class LinearBaseline(nn.Module):
         return self.weight.numel()
 
     def fit(self, windows: Iterable[Window]) -> None:
-        """Least squares over training windows: normal equations in float64, added up window by window."""
-        size, rng, few = len(self.weight) - 1, torch.Generator().manual_seed(0), list[Window]()
-        count, sums = 0, torch.zeros(size + self.weight.shape[1], dtype=torch.float64)
+        """Solve for the weights by least squares: normal equations in float64, added up window by window.
+
+        Args:
+            windows: The training windows, each looked at once.
+
+        Raises:
+            DataError: There is none.
+        """
+        features, rng, first = len(self.weight) - 1, torch.Generator().manual_seed(0), list[Window]()
+        count, sums = 0, torch.zeros(features + self.weight.shape[1], dtype=torch.float64)
         squares = torch.zeros(len(sums), len(sums), dtype=torch.float64)
         for window in (each.to("cpu") for each in windows):
-            few = few or [window.rows(0, LOOKED_AT)]
-            both = self._drawn(window, rng)
-            count, sums, squares = count + len(both), sums + both.sum(0), squares + both.T @ both
+            first = first or [window.rows(0, LOOKED_AT)]
+            rows = self._drawn(window, rng)
+            count, sums, squares = count + len(rows), sums + rows.sum(0), squares + rows.T @ rows
         if not count:
             raise DataError(f"there is no window of {self.task.name} to fit a linear model to.")
         mean = sums / count
         covariance = squares / count - torch.outer(mean, mean)
-        deviation = covariance.diagonal()[:size].clamp_min(0).sqrt()
-        self._learn_sizes(mean[:size], deviation)
+        deviation = covariance.diagonal()[:features].clamp_min(0).sqrt()
+        self._learn_sizes(mean[:features], deviation)
         scale = torch.where(deviation > 0, 1 / deviation, 0.0)  # what never changes tells nothing
-        system, rates = covariance[:size, :size] * torch.outer(scale, scale), covariance[:size, size:] * scale[:, None]
+        system = covariance[:features, :features] * torch.outer(scale, scale)
+        rates = covariance[:features, features:] * scale[:, None]
         solved: list[tuple[float, Tensor]] = []
         for ridge in RIDGES:
-            slopes = torch.linalg.solve(system + ridge * torch.eye(size, dtype=torch.float64), rates) * scale[:, None]
+            ridged = system + ridge * torch.eye(features, dtype=torch.float64)
+            slopes = torch.linalg.solve(ridged, rates) * scale[:, None]
             with torch.no_grad():
-                self.weight.copy_(torch.cat([slopes, (mean[size:] - mean[:size] @ slopes)[None]]))
-                solved.append((self.score(_means(self.evaluate(few[0]))), self.weight.clone()))
+                self.weight.copy_(torch.cat([slopes, (mean[features:] - mean[:features] @ slopes)[None]]))
+                solved.append((self.score(_means(self.evaluate(first[0]))), self.weight.clone()))
         with torch.no_grad():
             self.weight.copy_(min(solved, key=lambda pair: pair[0])[1])
 
     def _learn_sizes(self, mean: Tensor, deviation: Tensor) -> None:
-        """The usual size of each channel, from the features: a cell's own values in the first frame come first. As of a
-        simulator: for a channel that never varied, something of its size."""
+        """Set the usual size of each channel: its standard deviation, or 1 + |mean| if it never varied. Both are those
+        of the first features, a cell's own values in the first frame."""
         own = slice(len(self.task.channels))
         size = mean[own].abs()
         self.usual.copy_(torch.where(deviation[own] > ROUNDING * size, deviation[own], 1 + size))
 
     def _drawn(self, window: Window, rng: torch.Generator) -> Tensor:
-        """Features and rates of change of cells that are drawn and count, `(rows, features + C)`."""
+        """Features and rates of change of randomly drawn cells that count, `(rows, features + C)`."""
         frames = torch.cat([window.context[:, -self.context :], window.targets], 1).flatten(2, -2)
         near = neighbours(tuple(window.targets.shape[2:-1]), window.grid.periodic)
         samples, steps, cells = len(frames), window.targets.shape[1], len(near)
@@ -95,16 +111,16 @@ class LinearBaseline(nn.Module):
         return torch.cat([*looked_at, given, (after - now) / dt[:, None]], 1)
 
     def predict(self, window: Window, steps: int) -> Tensor:
-        """Autoregressive rollout, `(B, steps, *S, C)`."""
+        """Frames after those of a window, `(B, steps, *S, C)`: each adds dt times its rate of change to the last."""
         shape, weight = window.context.shape[2:], self.weight.to(window.context.device)
         near = neighbours(tuple(shape[:-1]), window.grid.periodic).to(weight.device)
         frames = [*window.context[:, -self.context :].flatten(2, -2).double().unbind(1)]
-        of_frames = weight[: len(weight) - 1 - len(self.task.given)].reshape(self.context, near.shape[1], shape[-1], -1)
-        still = window.inputs.flatten(1, -2).double() @ weight[of_frames.shape[:3].numel() : -1] + weight[-1]
+        by_frame = weight[: len(weight) - 1 - len(self.task.given)].reshape(self.context, near.shape[1], shape[-1], -1)
+        constant = window.inputs.flatten(1, -2).double() @ weight[by_frame.shape[:3].numel() : -1] + weight[-1]
         predicted = []
         for i in range(steps):
-            rate = still
-            for frame, by_offset in zip(frames[-self.context :], of_frames, strict=True):
+            rate = constant
+            for frame, by_offset in zip(frames[-self.context :], by_frame, strict=True):
                 for place, matrix in zip(near.T, by_offset, strict=True):
                     rate = rate + frame[:, place] @ matrix
             dt = (window.dt if window.dt.ndim == 1 else window.dt[:, i]).double()
@@ -118,7 +134,7 @@ class LinearBaseline(nn.Module):
         return {"mse": (self.predict(window, window.targets.shape[1]) - window.targets).square().mean()}
 
     def view(self, window: Window, progress: float) -> Window:  # noqa: ARG002  (no curriculum)
-        """All of a window is looked at."""
+        """The whole window, at any progress."""
         return window
 
     def evaluate(self, window: Window) -> dict[str, Tensor]:
@@ -128,7 +144,7 @@ class LinearBaseline(nn.Module):
         return {f"{self.task.name} nRMSE": validation_nrmse(rollout, window.targets, usual, window.mask)}
 
     def score(self, means: Mapping[str, float]) -> float:
-        """The nRMSE of whole rollouts."""
+        """The mean nRMSE of rollouts: the lower, the better."""
         return means[f"{self.task.name} nRMSE"]
 
 
@@ -137,8 +153,8 @@ def _means(numbers: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def neighbours(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
-    """For each cell of a grid, in order, those that are looked at: itself, then those along each axis, `(cells, n)`.
-    What lies beyond an end that does not wrap is the last cell."""
+    """The numbers of the cells that are looked at for each cell of a grid, `(cells, n)`: itself, then those to either
+    side along each axis. Beyond an end that does not wrap the last cell stands for others."""
     cells = torch.arange(torch.Size(shape).numel()).reshape(shape)
     neighbour_cells = [cells]
     for axis, (length, wraps) in enumerate(zip(shape, periodic, strict=True)):

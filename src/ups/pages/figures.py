@@ -24,7 +24,7 @@ from ups.pages.drawing import (
 from ups.pages.maps import Board, Panel
 from ups.types import Array, Trajectory, counted
 
-FRAMES = 41  # of a film
+FRAMES = 41  # of a film, at most
 SIZE = 260  # of a map, in pixels
 
 
@@ -35,7 +35,11 @@ def mask_of(sample: Trajectory) -> Array | None:
 
 
 def space_time(samples: Sequence[Trajectory]) -> str:
-    """One map of the first channel per 1D trajectory: space to the right, time upwards, one colour scale for all."""
+    """Maps of the first channel of 1D trajectories, side by side: space to the right, time upwards, one colour scale.
+
+    Returns:
+        The picture as a data URI, for the `src` of an image in a page.
+    """
     figure = library("figure").Figure(figsize=(3.1 * len(samples), 2.9), dpi=110, layout="constrained")
     panels = figure.subplots(1, len(samples), squeeze=False)[0]
     fields = [masked(s.values[..., 0], mask_of(s)) for s in samples]
@@ -59,7 +63,7 @@ def space_time(samples: Sequence[Trajectory]) -> str:
 
 
 def film_lines(samples: Sequence[Trajectory]) -> Film:
-    """The first channel of 1D trajectories as moving lines."""
+    """A film of the first channel of 1D trajectories as moving lines, as many of them as there are ACCENTS."""
     first = samples[0]
     fields = [masked(s.values[..., 0], mask_of(s)) for s in samples]
     low, high = _limit(fields)
@@ -81,7 +85,7 @@ def film_lines(samples: Sequence[Trajectory]) -> Film:
 
 
 def film_maps(sample: Trajectory) -> Film:
-    """A 2D trajectory as colour maps, one per channel, side by side."""
+    """A film of a 2D trajectory as colour maps, one per channel, side by side."""
     shown = picked(len(sample.times), FRAMES)
     mask = mask_of(sample)
     scales = [_typical(masked(sample.values[..., c], mask)) for c in range(len(sample.task.channels))]
@@ -96,12 +100,12 @@ def film_maps(sample: Trajectory) -> Film:
 
 
 def _limit(arrays: Sequence[Array]) -> tuple[float, float]:
-    """A common scale."""
+    """The colour scale from the least value of all arrays to the greatest; around 0 where there are both signs."""
     return balanced(min(float(np.nanmin(a)) for a in arrays), max(float(np.nanmax(a)) for a in arrays))
 
 
 def _typical(values: Array) -> tuple[float, float]:
-    """The scale of most frames: what only a few hold (a noisy start, a spike) may saturate."""
+    """A colour scale `(low, high)` that suits most frames of `values (T, *S)`: a noisy start or a spike is cut off."""
     flat = values.reshape(len(values), -1)
     low, high = (np.median(np.nanquantile(flat, q, axis=1)) for q in (0.002, 0.998))
     return balanced(float(low), float(high))

@@ -1,4 +1,4 @@
-"""What this machine allows a lab: namespaces, mounts, other users, control groups; asked for by trying."""
+"""Namespaces, mounts, another user and control groups for the fault lab; whether this machine allows each is tried."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from pathlib import Path
 from ups_fleet.supervise.children import fork
 from ups_fleet.supervise.forked_functions import run
 
-NEW_MOUNTS, NEW_PIDS, NEW_NETWORK = 0x00020000, 0x20000000, 0x40000000  # of unshare(2)
+# Constants of unshare(2), mount(2) and umount2(2).
+NEW_MOUNTS, NEW_PIDS, NEW_NETWORK = 0x00020000, 0x20000000, 0x40000000
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
+# Where control groups of version 1 and 2 lie.
 GROUPS_1, GROUPS_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
 
 def unshare(kinds: int) -> None:
-    """Leave namespaces of this process for new ones. New mounts are seen by nobody else, and vanish with it."""
+    """Move this process into new namespaces of these kinds: one or more of NEW_MOUNTS, NEW_PIDS and NEW_NETWORK.
+
+    Mounts made afterwards are seen by no other process, and vanish with this one.
+    """
     _checked(ctypes.CDLL(None, use_errno=True).unshare(kinds))
     if kinds & NEW_MOUNTS:
         _mount("none", "/", None, MS_REC | MS_PRIVATE)
@@ -36,7 +41,7 @@ def mount_memory(folder: Path, size: str) -> None:
 
 
 def remount(folder: Path, size: str, *, writable: bool = True) -> None:
-    """Another size for a file system in memory, which keeps what it holds."""
+    """Give a file system in memory another size, or make it read-only; it keeps what it holds."""
     _mount("tmpfs", str(folder), "tmpfs", MS_REMOUNT | (0 if writable else MS_RDONLY), f"size={size}")
 
 
@@ -60,7 +65,7 @@ def mount_processes() -> None:
 
 
 def become_nobody() -> None:
-    """Give up all privileges of this process."""
+    """Turn this process, which is root's, into one of the user `nobody`, for good."""
     nobody = pwd.getpwnam("nobody")
     os.setgroups([])
     os.setgid(nobody.pw_gid)
@@ -68,28 +73,30 @@ def become_nobody() -> None:
 
 
 class MemoryGroup:
-    """A control group with a limit at which the kernel kills; of either version."""
+    """A control group whose processes the kernel kills when they need more memory than a limit; of either version."""
 
     def __init__(self, name: str) -> None:
-        self._second = not (GROUPS_1 / "memory.limit_in_bytes").exists()
-        self.folder = (GROUPS_2 if self._second else GROUPS_1) / name
+        self._version_2 = not (GROUPS_1 / "memory.limit_in_bytes").exists()
+        self.folder = (GROUPS_2 if self._version_2 else GROUPS_1) / name
 
     def create(self, limit: int) -> None:
+        """Make the group; `limit` is in bytes."""
         self.folder.mkdir(exist_ok=True)
-        name = "memory.max" if self._second else "memory.limit_in_bytes"
+        name = "memory.max" if self._version_2 else "memory.limit_in_bytes"
         (self.folder / name).write_text(str(limit))
         with contextlib.suppress(OSError):  # where there is swap, it would be taken instead
-            (self.folder / ("memory.swap.max" if self._second else "memory.swappiness")).write_text("0")
+            (self.folder / ("memory.swap.max" if self._version_2 else "memory.swappiness")).write_text("0")
 
     def used(self) -> int:
         """Bytes that its processes have taken."""
-        return int((self.folder / ("memory.current" if self._second else "memory.usage_in_bytes")).read_text())
+        return int((self.folder / ("memory.current" if self._version_2 else "memory.usage_in_bytes")).read_text())
 
     def add(self, pid: int) -> None:
+        """Put a process into the group."""
         (self.folder / "cgroup.procs").write_text(str(pid))
 
     def remove(self, wait: float = 5.0) -> None:
-        """Once nobody is in it any more."""
+        """Delete the group once none of its processes is left; after `wait` seconds it stays."""
         end = time.monotonic() + wait
         while self.folder.exists():
             try:
@@ -133,7 +140,7 @@ def _try_group() -> None:
         group.remove()
 
 
-# What a case may need, in the words of the table, and how it is found out.
+# What a case may need, as the table of faults calls it, and what fails where the machine does not allow it.
 TRIES: dict[str, Callable[[], None]] = {
     "root": become_nobody,
     "mount namespaces": _try_mounts,
@@ -149,12 +156,12 @@ def _attempt(name: str) -> None:
 
 @functools.cache
 def allowed(name: str) -> bool:
-    """Whether this machine allows it to this user: one of TRIES, tried in a process of its own."""
+    """Whether this machine allows this user one of TRIES, which is tried in a process of its own."""
     [result] = run(_attempt, 1, name, seconds=20, method="fork")
     return result.well
 
 
 def missing(needs: tuple[str, ...]) -> str:
-    """The first of some needs that is not met; empty where all are."""
+    """The first of `needs` that this machine does not allow, `root` if we are not; empty where all are allowed."""
     lacking = [name for name in needs if not allowed(name)]
     return "root" if lacking and os.geteuid() != 0 else next(iter(lacking), "")

@@ -1,4 +1,4 @@
-"""Others on the machine: strangers at every port of a run and in its folders; a second run in a container."""
+"""Disturbances by others on the machine: strangers at a run's ports and in its folders; a second run in a container."""
 
 from __future__ import annotations
 
@@ -35,12 +35,16 @@ from ups_fleet.supervise.proc import alive, descendants
 
 NEEDS = {"user": (), "nobody": ("root",), "network": ("root", "network namespaces")}
 ROUNDS = 3  # attacks on each port
-GREETINGS = struct.Struct("<I")  # torch's stores begin with a number of four bytes
-STORE = 0x3C85F7CE
+GREETINGS = struct.Struct("<I")
+STORE = 0x3C85F7CE  # the number with which a client of torch's TCPStore begins
 
 
 def messages(canary: Path) -> dict[str, list[bytes]]:
-    """What strangers send, by name: each a list of what is sent on one connection after the other."""
+    """What strangers may send, by name: messages that are sent on one connection after the other.
+
+    Args:
+        canary: The file that is made if somebody executes what was sent.
+    """
     code = bomb(canary)
     return {
         "garbage": [os.urandom(1 << 16), bytes(1 << 16), b"GET / HTTP/1.0\r\n\r\n"],
@@ -53,10 +57,14 @@ def messages(canary: Path) -> dict[str, list[bytes]]:
 
 @dataclass(frozen=True)
 class Strangers(Disturbance):
-    """While the ranks start and work, `who` connects to where any of their processes listens, and sends `what`.
+    """A stranger connects to every port of the run while the ranks start and work, and sends something.
 
-    `who`: another process of this `user`, `nobody`, or nobody in another `network` namespace. Whoever is not this user
-    also tries to read what the run keeps to itself.
+    A stranger who is another user also tries to read what the run keeps to itself.
+
+    Args:
+        who: `user`, another process of this user; `nobody`, that user; `network`, nobody in another network namespace.
+        what: What is sent, one of `messages`.
+        world: How many ranks the run has.
     """
 
     who: str
@@ -74,7 +82,7 @@ class Strangers(Disturbance):
             beside(place, lambda: self._besiege(start, place, supervisor))
 
     def _besiege(self, start: RankStart, place: CaseDir, supervisor: int) -> None:
-        """Find where they listen, as only the owner can, and have the stranger told."""
+        """Until the run ends, tell the stranger each address at which it listens, which only its owner can find."""
         seen: dict[Listener, int] = {}
         with (place.notes / "listeners").open("w", buffering=1) as file, self._stranger(start, place) as tell:
             while alive(supervisor):
@@ -88,7 +96,8 @@ class Strangers(Disturbance):
 
     @contextlib.contextmanager
     def _stranger(self, start: RankStart, place: CaseDir) -> Iterator[int]:
-        """A pipe to the stranger, who is gone when its other end is closed."""
+        """Start the stranger; yields the end of a pipe through which it is told what to do, a line at a time: `ADDRESS
+        PORT` to attack, or anything to look at secrets. It ends when this end is closed."""
         reading, writing = os.pipe()
         secrets = [start.files.folder, start.files.folder / "meeting", start.files.heartbeat(0), place.run.secret]
 
@@ -146,7 +155,7 @@ def _all_listeners(supervisor: int) -> list[Listener]:
 
 
 def _attack(address: tuple[str, int], message: bytes, opened: list[socket.socket], deeds: Any) -> None:
-    """Connect, send, and stay."""
+    """Connect, send, and keep the connection in `opened`; `deeds` gets a line if something answered."""
     with contextlib.suppress(OSError):
         connection = socket.create_connection(address, timeout=0.5)
         deeds.write(json.dumps(["reached", f"{address[0]}:{address[1]}"]) + "\n")
@@ -155,7 +164,7 @@ def _attack(address: tuple[str, int], message: bytes, opened: list[socket.socket
 
 
 def _look(paths: list[Path], deeds: Any) -> None:
-    """Try to read what is none of a stranger's business."""
+    """Try to read what is none of a stranger's business; `deeds` gets a line for each that could be read."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.listdir(path) if path.is_dir() else path.read_bytes()
@@ -171,10 +180,15 @@ WAIT = 120.0  # seconds that the first run waits for the second one to end
 
 @dataclass(frozen=True)
 class Container(Disturbance):
-    """A second `ups run` of the same config begins and ends, in another container, while the first is at work.
+    """A second `ups run` of the same config, in another container, begins and ends while the first is at work.
 
-    Its processes have numbers of their own, and it sees the same /dev/shm. `same_path`: its run folder has the path of
-    the first one and is another. `seconds`: after which its container is killed; 0: it comes to its end.
+    The container has process numbers of its own and shares /dev/shm with the first run.
+
+    Args:
+        world: How many ranks the second run has.
+        strategy: How its model is divided among them.
+        same_path: Whether its run folder, which is another one, has the path of the first.
+        seconds: After how long its container is killed; 0 lets the run end by itself.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("mount namespaces", "process namespaces")

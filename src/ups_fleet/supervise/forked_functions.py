@@ -35,7 +35,7 @@ from ups_fleet.supervise.rank_parent import die_with_parent
 from ups_fleet.supervise.start_dir import StartDir
 
 Method = Literal["fork", "forkserver"]
-# Imported once, by the server from which ranks are forked; what FSDP2 imports at its first step alone takes seconds.
+# What the server from which ranks are forked imports, once for all: FSDP2's first step alone imports for seconds.
 PRELOAD = (
     "__main__",
     "torch",
@@ -53,20 +53,33 @@ SIGNALS = {
     signal.SIGILL: "an illegal instruction",
     signal.SIGKILL: "SIGKILL, perhaps for want of memory",
 }
+# The traceback of a rank that sent no result.
 NO_ANSWER = "the rank said nothing: it crashed, hung or left without returning"
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one child ended. `exitcode` is negative for a signal; one that was killed at the time limit has -9."""
+    """How one child ended.
+
+    Args:
+        value: What the function returned.
+        exitcode: That of its process, negative for a signal; -9 where it was killed at the time limit.
+        traceback: That of the exception that ended it.
+        error: Kind and sentence of that exception.
+        first_hand: The exception began here and is no echo of a peer's end.
+        log: The end of what it printed, stacks included.
+        answered: It sent how it ended; a rank that leaves without an answer has not done its work.
+        hung: It had neither answered nor ended at the time limit.
+        seconds: The time limit.
+    """
 
     value: Any = None
     exitcode: int | None = None
     traceback: str = ""
-    error: str = ""  # kind and sentence of the exception that ended it
-    first_hand: bool = True  # the exception began here and is no echo of a peer's end
-    log: str = ""  # the end of what it printed, stacks included
-    answered: bool = True  # it sent how it ended; a rank that leaves without an answer has not done its work
+    error: str = ""
+    first_hand: bool = True
+    log: str = ""
+    answered: bool = True
     hung: bool = False
     seconds: float = 0.0
 
@@ -88,7 +101,7 @@ class Result:
 
 
 class CaughtExit(contextlib.AbstractContextManager["CaughtExit"]):
-    """As a context: catches whatever leaves the block, and holds it as the exit code of a process and as a Result."""
+    """A context that catches every exception of its block, and says which exit code (`code`) and `result` it makes."""
 
     def __init__(self) -> None:
         self.code, self.result = 0, Result()
@@ -113,9 +126,10 @@ class FunctionName:
 
 
 class Call:
-    """A function and its arguments. Pickled, the function is named by its module and file.
+    """A function and its arguments, to be called in a child.
 
-    So a module that cannot be imported by its name (a test's) can be loaded; if that fails, it is the child's failure.
+    Pickled, the function is named by its module and file, so that one of a module that cannot be imported by its name
+    (a test's) is found too; if that fails, it is the child's failure.
     """
 
     def __init__(self, function: Callable[..., Any] | FunctionName, args: tuple[Any, ...]) -> None:
@@ -150,12 +164,20 @@ def run(
     env: Mapping[str, str] = {},
     preload: Sequence[str] = (),
 ) -> list[Result]:
-    """`function(*args)` in `world` processes; how each ended, by rank.
+    """Call `function(*args)` in `world` processes. Leaves no process behind.
 
-    `function` is at the top level of its module; arguments and results are pickled. Returns soon after `seconds` at
-    the latest, and leaves no process behind. `forkserver`: ranks with the variables a launcher would set, and `env`,
-    forked from a server that has imported torch (and `preload`, if this is its first start); `fork`: copies of this
-    process, environment included, which compute in one thread.
+    Args:
+        function: At the top level of its module.
+        world: How many processes.
+        args: Arguments; they and results are pickled.
+        seconds: When those that have not answered are killed.
+        method: `forkserver`: ranks with the variables that a launcher would set, forked from a server that has imported
+            torch. `fork`: copies of this process, environment included, which compute in one thread.
+        env: Further variables of ranks (`forkserver`).
+        preload: Further modules that the server imports, if this is its first start.
+
+    Returns:
+        How each process ended, by rank.
     """
     context: Any = multiprocessing.get_context(method)
     common: dict[str, str] = {}
@@ -194,7 +216,7 @@ def run(
 
 
 def warm(preload: Sequence[str] = ()) -> None:
-    """Let the server that ranks are forked from begin its imports."""
+    """Start the server that ranks are forked from, so that its imports are done when `run` needs it."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD, *preload])
     forkserver.ensure_running()
 
@@ -209,7 +231,7 @@ def values(results: list[Result]) -> list[Any]:
 def _listen(pipes: list[Connection], seconds: float) -> tuple[dict[int, bytes], set[int]]:
     """The answers by rank, and the ranks that had neither answered nor ended when the time was up.
 
-    Once one has left without an answer, the others get only a while.
+    Once one has left without an answer, the others get only a quarter of `seconds` more, or 15 s.
     """
     deadline = time.monotonic() + seconds
     answers: dict[int, bytes] = {}
@@ -226,7 +248,7 @@ def _listen(pipes: list[Connection], seconds: float) -> tuple[dict[int, bytes], 
 
 
 def _ask_for_stacks(late: Mapping[int, BaseProcess], logs: Sequence[Path]) -> None:
-    """Have those that did not answer write their stacks; one that is stopped cannot."""
+    """Have those that did not answer write their stacks to their logs, and wait a second at most for it."""
     sizes = {rank: size_of(logs[rank]) for rank in late}
     for process in late.values():
         with contextlib.suppress(ProcessLookupError):
@@ -292,7 +314,7 @@ def _linger(pipe: Connection) -> None:
 
 
 def share_cores(env: Mapping[str, str]) -> None:
-    """As many threads as OMP_NUM_THREADS says, which torch has read long ago; else this rank's share of the cores."""
+    """Set torch's threads to OMP_NUM_THREADS, which torch read before the fork, or to this rank's share of cores."""
     if "torch" in sys.modules:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         share = threads_wanted(env.get("OMP_NUM_THREADS", "")) or max(1, cores // int(env.get("LOCAL_WORLD_SIZE", "1")))
@@ -315,7 +337,8 @@ def _module(name: str, file: str) -> types.ModuleType:
 
 
 def first_failure(results: list[Result]) -> tuple[int, Result] | None:
-    """The rank that failed, and how: one that crashed or raised before one that only lost a peer or waited for it."""
+    """The rank to blame and its result; None where all ended well. A rank that crashed or raised goes before one that
+    only lost a peer or waited for it."""
 
     def order(row: tuple[int, Result]) -> int:
         _, result = row

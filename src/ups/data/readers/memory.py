@@ -15,11 +15,11 @@ from ups.definition import Definition
 from ups.masks import unmasked
 from ups.types import Array, ConfigError
 
-WHERE = Path("the data")  # what a sentence calls them
+WHERE = Path("the data")  # what errors call arrays that lie in no file
 
 
 class MemoryStore(ArrayStore):
-    """Arrays by name."""
+    """The arrays of a dict, read as those of a file are."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         super().__init__(WHERE)
@@ -35,8 +35,17 @@ def open_memory(
     dims: Mapping[str, tuple[str, ...]],
     params: Mapping[str, Array] | None = None,
 ) -> Source:
-    """A source over arrays; `dims` names the axes of each, where they are known, otherwise the definition does.
-    `params` are parameters, whatever they are called: one value, or one per sample."""
+    """A source over arrays in memory.
+
+    Args:
+        arrays: numpy, torch, xarray or lists of numbers, by name.
+        definition: What the user says of the task; it names the axes of arrays that `dims` does not.
+        dims: The names of each array's axes, where they are known.
+        params: Further arrays that are parameters: one value, or one per sample.
+
+    Raises:
+        ConfigError, DataError: Something is no array of numbers, or the definition does not fit the arrays.
+    """
     held = {name: array_of(value, name) for name, value in arrays.items()}
     variables = [
         Variable(name, name, a.shape, a.dtype, tuple(dims.get(name, ())), content=a if is_small(a.shape) else None)

@@ -27,7 +27,16 @@ NPY, ZIP = b"\x93NUMPY", b"PK\x03\x04"
 
 @dataclass(frozen=True)
 class NumpyMember:
-    """An array in a file: where its bytes begin (None: they are compressed), and how they are laid out."""
+    """An array in a file.
+
+    Args:
+        name: What it is called.
+        start: Where its bytes begin in the file; None where they are compressed.
+        shape: Its shape.
+        dtype: Its number format.
+        fortran: Whether its first axis varies fastest.
+        content: The array, where it is small and was read with the header.
+    """
 
     name: str
     start: int | None
@@ -42,7 +51,7 @@ class NumpyMember:
 
 
 class NumpyStore(ArrayStore):
-    """The arrays of one file by name. No file stays open: each read maps it anew."""
+    """The arrays of one .npy or .npz file, by name. The file does not stay open: each read maps it anew."""
 
     def __init__(self, path: Path, members: Mapping[str, NumpyMember]) -> None:
         super().__init__(path)
@@ -75,7 +84,8 @@ def is_numpy(path: Path) -> bool:
 
 
 def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
-    """A source over one file; a lone array is called `values`."""
+    """A source over one file; the array of a .npy is called `values`. DataError where the file is damaged or holds
+    Python objects."""
     try:
         members = _npy(path) if starts_with(path, NPY) else _npz(path)
     except DAMAGE as error:

@@ -28,7 +28,13 @@ SPLITS = ("train", "valid", "test")
 
 
 class WellSource(ColumnSource, Hdf5Source):
-    """One file of The Well. Fields that vary in time are the values; the others are inputs."""
+    """One file of The Well. Fields that vary in time are the values; the others are inputs.
+
+    Args:
+        path: The file.
+        facts: What its header says.
+        stored: Where its fields and times lie.
+    """
 
     nan_is_mask = True
 
@@ -52,7 +58,13 @@ class WellSource(ColumnSource, Hdf5Source):
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a file has what: what is predicted, what is given, times and parameters."""
+    """What lies where in a file.
+
+    Args:
+        values: The fields that are predicted.
+        inputs: The fields that are given.
+        columns: Times and parameters, the same for all samples or one per sample.
+    """
 
     values: tuple[StoredField, ...]
     inputs: tuple[StoredField, ...]
@@ -71,10 +83,16 @@ def is_well(path: Path) -> bool:
 
 
 def open_well(path: Path, split: str | None = None, tasks: Mapping[str, TaskSpec] | None = None) -> Source:
-    """A file; a folder of files; a data set `<base>/<name>` with all of its splits, or with one of them.
+    """A source over data in The Well's layout.
 
-    The ids of a whole data set begin with the split that a sample belongs to: `train/`, `valid/` or `test/`. A split
-    that is named and not there is an error: no other split ever stands in for it.
+    Args:
+        path: A file, a folder of files, or a data set: a folder `<base>/<name>` with its splits in `data/train`,
+            `data/valid` and `data/test`.
+        split: One of a data set's splits. None: all, and ids begin with the split of a sample, as `train/`.
+        tasks: The built-in tasks by name: a file that ups wrote may say which it is of.
+
+    Raises:
+        DataError: A file is damaged, or there is none; a split is missing, for which no other ever stands in.
     """
     if not os.path.isdir(path):
         return _open_file(path, tasks or {})

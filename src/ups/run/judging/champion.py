@@ -17,8 +17,13 @@ from ups.types import CHAMPION, OURS, DataError
 
 @dataclass(frozen=True)
 class Champion:
-    """A run by the folder that a config names. `simulator` is the SHA-256 of its file, empty where it is gone;
-    `errors` are those of this simulator on the run's own test trajectories, by task."""
+    """A run that another one is compared with.
+
+    Args:
+        folder: Its folder, as the config names it.
+        simulator: The SHA-256 of its simulator's file; empty where that is gone.
+        errors: By task, the errors of this simulator on the test trajectories of its own run.
+    """
 
     folder: str
     simulator: str
@@ -26,21 +31,26 @@ class Champion:
 
     @classmethod
     def at(cls, folder: str) -> Champion:
+        """The champion in a run's folder; without errors where none can be read."""
         simulator = digest_of(RunDir(Path(folder)))
         try:
             rows = read_trajectories(Path(folder))
-        except DataError:  # nothing there, or nothing that can be read: its simulator is judged
+        except DataError:  # nothing there, or nothing that can be read: its simulator is judged anew
             rows = []
         return cls(folder, simulator, main_rows(_of(simulator, rows), OURS))
 
     def was_judged_on(self, task: str, marks: tuple[str, ...]) -> bool:
-        """Whether its own errors decide: they are of these trajectories, or of enough of them."""
+        """Whether its own errors can be compared: they are of all trajectories with these marks (see `PerTrajectory`),
+        or of so many of them that a difference can be significant."""
         common = set(marks) & set(self.errors[task].marks) if task in self.errors else set()
         return bool(common) and (len(common) == len(set(marks)) or decidable(len(common)))
 
     def gates(self, rows: Iterable[PerTrajectory]) -> tuple[Gate, ...]:
-        """A gate for each task of a run whose `rows` these are, where the champion's errors are known: its own, or
-        those of its simulator on the trajectories of that run."""
+        """A gate for each task of another run on which the champion's errors are known.
+
+        Args:
+            rows: The errors of that run: of its own simulator, and of the champion's where that was judged beside it.
+        """
         rows = list(rows)
         ours, judged, pairs = main_rows(rows, OURS), main_rows(_of(self.simulator, rows), CHAMPION), []
         for task, mine in ours.items():
@@ -63,5 +73,5 @@ def digest_of(run: RunDir) -> str:
 
 
 def _of(simulator: str, rows: Iterable[PerTrajectory]) -> list[PerTrajectory]:
-    """Rows of one simulator; of none where its file is gone."""
+    """The rows of the simulator with this SHA-256; none where it is empty."""
     return [row for row in rows if simulator and row.simulator == simulator]
