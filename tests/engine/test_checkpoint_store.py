@@ -1,4 +1,4 @@
-"""The vault: what is saved is what is loaded, on any number of ranks; damage is found; a kill leaves a good one."""
+"""Checkpoint stores: what is saved is loaded, on any number of ranks; damage is found; a kill leaves a good one."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def saved(step: int) -> Snapshot:
 
 
 def filled(folder: Path, *steps: int, **options: Any) -> CheckpointStore:
-    vault = CheckpointStore(folder, **options)
+    store = CheckpointStore(folder, **options)
     for step in steps:
-        vault.save(saved(step))
-        vault.wait()
-    return vault
+        store.save(saved(step))
+        store.wait()
+    return store
 
 
 def names(folder: Path) -> list[str]:
@@ -87,12 +87,12 @@ def names(folder: Path) -> list[str]:
 
 
 def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
-    vault: StateStore = filled(tmp_path / "deep" / "er", 7)
-    found, tensors = vault.newest(), blank(plain(7))
+    store: StateStore = filled(tmp_path / "deep" / "er", 7)
+    found, tensors = store.newest(), blank(plain(7))
     assert found is not None
     assert (found.step, found.facts, found.own, found.world) == (7, saved(7).facts, {"rank": 0}, 1)
     places = {name: t.data_ptr() for name, t in tensors.items()}
-    vault.load(found, tensors)
+    store.load(found, tensors)
     assert same(tensors, plain(7))
     assert places == {name: t.data_ptr() for name, t in tensors.items()}, "in place"
 
@@ -107,35 +107,35 @@ def test_no_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_snapshot_does_not_see_later_changes(tmp_path: Path) -> None:
     go = threading.Event()
-    vault = CheckpointStore(tmp_path, at=lambda point: go.wait(10) and None if point == "before shard" else None)
+    store = CheckpointStore(tmp_path, at=lambda point: go.wait(10) and None if point == "before shard" else None)
     tensors = plain(3)
-    vault.save(Snapshot(3, tensors))
+    store.save(Snapshot(3, tensors))
     for tensor in tensors.values():
         tensor.zero_()
     go.set()
-    vault.wait()
+    store.wait()
     back = blank(tensors)
-    vault.load(vault.newest(), back)  # type: ignore[arg-type]
+    store.load(store.newest(), back)  # type: ignore[arg-type]
     assert same(back, plain(3))
 
 
 def test_the_newest_verified_are_kept(tmp_path: Path) -> None:
-    vault = filled(tmp_path, 1, 2, 10, 9)
+    store = filled(tmp_path, 1, 2, 10, 9)
     assert names(tmp_path) == ["step-000000009", "step-000000010"]
-    assert vault.newest().step == 10  # type: ignore[union-attr]
+    assert store.newest().step == 10  # type: ignore[union-attr]
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    vault = filled(tmp_path, 2)
+    store = filled(tmp_path, 2)
     before = {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / LAST[1]).iterdir()}
-    vault.save(Snapshot(2, {"other": torch.ones(3)}))
-    vault.wait()
+    store.save(Snapshot(2, {"other": torch.ones(3)}))
+    store.wait()
     assert before == {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / LAST[1]).iterdir()}
 
 
 def test_another_models_checkpoint_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    vault = filled(tmp_path, 1)
-    found = vault.newest()
+    store = filled(tmp_path, 1)
+    found = store.newest()
     assert found is not None
     ours = blank(plain(1))
     for other, words in (
@@ -145,7 +145,7 @@ def test_another_models_checkpoint_is_refused_in_a_sentence(tmp_path: Path) -> N
         ({n: t for n, t in ours.items() if n != "module/n"}, r"'module/n' is int64 \[\] there and absent here"),
     ):
         with pytest.raises(ConfigError, match=words):
-            vault.load(found, other)
+            store.load(found, other)
     assert same(ours, blank(plain(1))), "nothing was half loaded"
 
 
@@ -177,10 +177,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_kept(
     said: list[str] = []
     filled(tmp_path, 1, 2)
     damage(tmp_path / LAST[1], name)
-    vault = CheckpointStore(tmp_path, say=said.append)
-    found, tensors = vault.newest(), blank(plain(1))
+    store = CheckpointStore(tmp_path, say=said.append)
+    found, tensors = store.newest(), blank(plain(1))
     assert found is not None
-    vault.load(found, tensors)
+    store.load(found, tensors)
     assert (found.step, found.facts) == (1, saved(1).facts)
     assert same(tensors, plain(1)), "never a mix of two steps"
     assert len(said) == 1
@@ -254,22 +254,22 @@ def test_the_only_checkpoint_being_of_another_format_is_an_end(tmp_path: Path) -
 
 
 def test_retention_never_counts_a_damaged_one(tmp_path: Path) -> None:
-    vault = filled(tmp_path, 1, 2)
+    store = filled(tmp_path, 1, 2)
     flip(tmp_path / LAST[1], "rank-0-0.safetensors")
-    vault.save(saved(3))
-    vault.wait()
+    store.save(saved(3))
+    store.wait()
     assert verify(tmp_path / LAST[0]) is None
-    vault.save(saved(4))
-    vault.wait()
+    store.save(saved(4))
+    store.wait()
     assert names(tmp_path) == ["step-000000003", "step-000000004"]
 
 
 def test_a_damaged_one_of_the_same_step_is_written_anew(tmp_path: Path) -> None:
-    vault = filled(tmp_path, 2)
+    store = filled(tmp_path, 2)
     flip(tmp_path / LAST[1], "rank-0-0.safetensors")
-    vault.save(saved(2))
-    vault.wait()
-    assert vault.newest().step == 2  # type: ignore[union-attr]
+    store.save(saved(2))
+    store.wait()
+    assert store.newest().step == 2  # type: ignore[union-attr]
     assert [n[:22] for n in names(tmp_path)] == [LAST[1], "step-000000002.damaged"]
 
 
@@ -288,10 +288,10 @@ def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
         return torch.rand(1).item(), random.random(), float(np.random.rand())
 
     draw()
-    vault = CheckpointStore(tmp_path)
-    vault.save(Snapshot(1, {}, {}, random_state(CPU)))
+    store = CheckpointStore(tmp_path)
+    store.save(Snapshot(1, {}, {}, random_state(CPU)))
     expected = [draw() for _ in range(3)]
-    found = vault.newest()
+    found = store.newest()
     assert found is not None
     set_random_state(found.own, CPU)
     assert [draw() for _ in range(3)] == expected
@@ -314,65 +314,65 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_said_and_the_old_checkpoint_stays(small_disk: Path) -> None:
     said: list[str] = []
-    vault, folder = filled(small_disk / "checkpoints", 1, say=said.append), small_disk / "checkpoints"
+    store, folder = filled(small_disk / "checkpoints", 1, say=said.append), small_disk / "checkpoints"
 
     def fill(point: str) -> None:
         if point == "before shard":
             (small_disk / "other").write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize))
 
-    vault.at = fill
-    vault.save(Snapshot(2, {"w": torch.ones(100_000)}))
+    store.at = fill
+    store.save(Snapshot(2, {"w": torch.ones(100_000)}))
     with pytest.raises(OSError, match=r"step 2 was not saved: .*No space left on device") as error:
-        vault.wait()
+        store.wait()
     assert error.value.errno == errno.ENOSPC
     assert len(said) == 1
     assert said[0].endswith("older ones are untouched.")
     assert names(folder) == LAST[:1], "nothing half-written is left"
     (small_disk / "other").unlink()
-    vault.at = lambda point: None  # noqa: ARG005
-    vault.save(saved(3))
-    vault.wait()
-    assert vault.newest().step == 3  # type: ignore[union-attr]
+    store.at = lambda point: None  # noqa: ARG005
+    store.save(saved(3))
+    store.wait()
+    assert store.newest().step == 3  # type: ignore[union-attr]
 
 
 def test_the_need_for_disk_is_known_before_anything_is_written(small_disk: Path) -> None:
     said: list[str] = []
-    vault = CheckpointStore(small_disk, say=said.append)
-    vault.save(Snapshot(1, {"w": torch.ones(300_000)}))
-    vault.wait()
+    store = CheckpointStore(small_disk, say=said.append)
+    store.save(Snapshot(1, {"w": torch.ones(300_000)}))
+    store.wait()
     assert said == [
         f"the disk of {small_disk} has 2.1 MB free and two checkpoints need 2.4 MB; free some space, or soon none "
         "can be saved."
     ]
-    vault.save(Snapshot(2, {"w": torch.ones(300_000)}))
+    store.save(Snapshot(2, {"w": torch.ones(300_000)}))
     with pytest.raises(OSError, match=r"it needs 1.2 MB and the disk has \d+ kB free"):
-        vault.wait()
-    assert vault.newest().step == 1  # type: ignore[union-attr]
+        store.wait()
+    assert store.newest().step == 1  # type: ignore[union-attr]
 
 
 def test_a_read_only_folder_is_said_at_the_next_save_and_still_read(small_disk: Path) -> None:
     said: list[str] = []
-    vault = filled(small_disk, 1, 2, say=said.append)
+    store = filled(small_disk, 1, 2, say=said.append)
     flip(small_disk / LAST[1], "rank-0-0.safetensors")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    vault.save(saved(3))
-    vault.save(saved(4))
+    store.save(saved(3))
+    store.save(saved(4))
     assert "step 3 was not saved: Read-only file system" in said[0]
     with pytest.raises(OSError, match="step 4 was not saved"):
-        vault.wait()
-    assert vault.newest().step == 1  # type: ignore[union-attr]
+        store.wait()
+    assert store.newest().step == 1  # type: ignore[union-attr]
     assert "left where it is" in said[-1]
 
 
 def test_a_save_that_takes_too_long_is_said(tmp_path: Path) -> None:
     go = threading.Event()
-    vault = CheckpointStore(tmp_path, at=lambda point: go.wait(10) and None, patience=0.05)  # noqa: ARG005
-    vault.save(saved(1))
+    store = CheckpointStore(tmp_path, at=lambda point: go.wait(10) and None, patience=0.05)  # noqa: ARG005
+    store.save(saved(1))
     with pytest.raises(OSError, match="step 1 has been written for too long"):
-        vault.wait()
+        store.wait()
     go.set()
-    vault.patience = 10
-    vault.wait()
+    store.patience = 10
+    store.wait()
     assert verify(tmp_path / LAST[0]) is None
 
 
@@ -380,7 +380,7 @@ def test_a_save_that_takes_too_long_is_said(tmp_path: Path) -> None:
 
 
 def member(folder: Path, seconds: float = 20, **options: Any) -> CheckpointStore:
-    """The vault of this rank, in a process group of its own."""
+    """The checkpoint store of this rank, in a process group of its own."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world == 1:
         return CheckpointStore(folder, **options)
@@ -399,21 +399,21 @@ def placed(ways: dict[str, list[Any]], shape: tuple[int, ...]) -> dict[str, Tens
 
 def saved_by_a_mesh(folder: Path) -> list[int]:
     """Rows of ranks that hold the same, and of each row every rank a shard: along one axis, the other, or both."""
-    vault = member(folder)
+    store = member(folder)
     ways = {"rows": [Replicate(), Shard(0)], "columns": [Replicate(), Shard(1)], "both": [Shard(0), Shard(1)]}
-    vault.save(Snapshot(1, {**placed(ways, (2, 2)), "alike": torch.arange(4.0)}))
-    vault.wait()
-    return [vault.rank]
+    store.save(Snapshot(1, {**placed(ways, (2, 2)), "alike": torch.arange(4.0)}))
+    store.wait()
+    return [store.rank]
 
 
 def read_otherwise(folder: Path) -> bool:
-    vault = member(folder)
+    store = member(folder)
     ways = {"rows": [Shard(1)], "columns": [Shard(0)], "both": [Replicate()]}
-    tensors = {**placed(ways, (vault.world,)), "alike": torch.zeros(4)}
+    tensors = {**placed(ways, (store.world,)), "alike": torch.zeros(4)}
     truth = {name: local(t).clone() for name, t in tensors.items()}
     for tensor in tensors.values():
         local(tensor).zero_()
-    vault.load(vault.newest(), tensors)  # type: ignore[arg-type]
+    store.load(store.newest(), tensors)  # type: ignore[arg-type]
     truth["alike"] = torch.arange(4.0)
     return all(torch.equal(local(tensor), truth[name]) for name, tensor in tensors.items())
 
@@ -439,13 +439,13 @@ def full(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def keep_and_load(folder: Path) -> tuple[list[str], bool, Any]:
-    vault = member(folder)
-    vault.save(Snapshot(4, both(4), {"step": 4}, {"rank": vault.rank, "rng": torch.arange(vault.rank + 1)}))
-    vault.wait()
-    found = vault.newest()
+    store = member(folder)
+    store.save(Snapshot(4, both(4), {"step": 4}, {"rank": store.rank, "rng": torch.arange(store.rank + 1)}))
+    store.wait()
+    found = store.newest()
     assert found is not None
     tensors = blank(both(4))
-    vault.load(found, tensors)
+    store.load(found, tensors)
     return names(found.path), same(full(tensors), full(both(4))), found.own
 
 
@@ -462,20 +462,20 @@ def test_every_rank_gets_back_its_part_and_its_own(tmp_path: Path, world: int) -
 
 def load_only(folder: Path) -> tuple[dict[str, Tensor], int, list[str]]:
     said: list[str] = []
-    vault = member(folder, say=said.append)
-    found = vault.newest()
+    store = member(folder, say=said.append)
+    found = store.newest()
     assert found is not None
     tensors = blank(both(0))
-    vault.load(found, tensors)
+    store.load(found, tensors)
     set_random_state(found.own, CPU)
     return full(tensors), int(torch.randint(2**62, ())), said
 
 
 def save_only(folder: Path, *steps: int) -> None:
-    vault = member(folder)
+    store = member(folder)
     for step in steps:
-        vault.save(Snapshot(step, both(step), {"step": step}, random_state(CPU)))
-    vault.wait()
+        store.save(Snapshot(step, both(step), {"step": step}, random_state(CPU)))
+    store.wait()
 
 
 def test_what_two_ranks_saved_any_number_loads(tmp_path: Path) -> None:
@@ -498,15 +498,15 @@ def die(point: str, rank: int) -> Callable[[str], None]:
 
 
 def save_and_die(folder: Path, point: str, victim: int) -> tuple[int | None, float]:
-    vault = member(folder)
+    store = member(folder)
     for step in (1, 2):
-        vault.save(Snapshot(step, both(step), {"step": step}))
-        vault.wait()
-    vault.at = die(point, victim)
+        store.save(Snapshot(step, both(step), {"step": step}))
+        store.wait()
+    store.at = die(point, victim)
     start = time.monotonic()
-    vault.save(Snapshot(3, both(3), {"step": 3}))
+    store.save(Snapshot(3, both(3), {"step": 3}))
     try:
-        vault.wait()
+        store.wait()
     except OSError as error:
         return error.errno, time.monotonic() - start
     return None, time.monotonic() - start
@@ -528,12 +528,12 @@ def test_a_kill_at_any_point_leaves_a_whole_checkpoint(tmp_path: Path, point: st
             assert result.value[0] in (errno.ECONNABORTED, None)
             assert result.value[1] < 5
     said: list[str] = []
-    vault = CheckpointStore(tmp_path, say=said.append)
-    found = vault.newest()
+    store = CheckpointStore(tmp_path, say=said.append)
+    found = store.newest()
     assert found is not None
     assert found.step == (3 if point in ("after rename", "before retention", "after retention") else 2)
     tensors = blank(both(0))
-    vault.load(found, tensors)
+    store.load(found, tensors)
     assert same(tensors, both(found.step)), "never a mix of two steps"
     assert found.facts == {"step": found.step}
     assert not [s for s in said if "damaged" in s]
@@ -542,8 +542,8 @@ def test_a_kill_at_any_point_leaves_a_whole_checkpoint(tmp_path: Path, point: st
 
 def damage_one_way(folder: Path) -> tuple[int, list[str]]:
     said: list[str] = []
-    vault = member(folder, say=said.append)
-    return vault.newest().step, said  # type: ignore[union-attr]
+    store = member(folder, say=said.append)
+    return store.newest().step, said  # type: ignore[union-attr]
 
 
 def test_all_ranks_pass_over_what_one_finds_damaged(tmp_path: Path) -> None:
@@ -573,22 +573,22 @@ def test_all_ranks_stop_where_nothing_is_whole(tmp_path: Path) -> None:
 
 
 def one_disk_fails(folder: Path, number: int) -> tuple[str, str, int]:
-    vault = member(folder)
-    vault.save(Snapshot(1, both(1)))
-    vault.wait()
+    store = member(folder)
+    store.save(Snapshot(1, both(1)))
+    store.wait()
 
     def refuse(descriptor: int, content: memoryview) -> None:  # noqa: ARG001
         raise OSError(number, os.strerror(number))
 
-    if vault.rank == 1:
+    if store.rank == 1:
         from ups.engine.checkpoint import shard_files
 
         shard_files.write_all = shard_files.write_all if number == errno.EXDEV else refuse
-    vault.save(Snapshot(2 + vault.rank * (number == errno.EXDEV), both(2)))
+    store.save(Snapshot(2 + store.rank * (number == errno.EXDEV), both(2)))
     try:
-        vault.wait()
+        store.wait()
     except OSError as error:
-        return str(error), errno.errorcode[error.errno or 0], vault.newest().step  # type: ignore[union-attr]
+        return str(error), errno.errorcode[error.errno or 0], store.newest().step  # type: ignore[union-attr]
     return "saved", "", 0
 
 
@@ -606,10 +606,10 @@ def test_ranks_at_different_steps_save_nothing(tmp_path: Path) -> None:
 
 
 def two_folders(folder: Path) -> str:
-    vault = member(folder / os.environ["RANK"])
-    vault.save(Snapshot(1, both(1)))
+    store = member(folder / os.environ["RANK"])
+    store.save(Snapshot(1, both(1)))
     try:
-        vault.wait()
+        store.wait()
     except OSError as error:
         return str(error)
     return "saved"
@@ -621,16 +621,16 @@ def test_a_folder_that_ranks_do_not_share_is_named(tmp_path: Path) -> None:
 
 
 def silent_peer(folder: Path) -> tuple[str, float]:
-    vault = member(folder, seconds=1)
+    store = member(folder, seconds=1)
     start = time.monotonic()
     given_up = folder.with_name(f"{folder.name}-given-up")
-    if vault.rank == 1:
+    if store.rank == 1:
         while not given_up.exists() and time.monotonic() < start + 50:
             time.sleep(0.05)
         return "", 0.0
-    vault.save(Snapshot(1, plain(1)))
+    store.save(Snapshot(1, plain(1)))
     try:
-        vault.wait()
+        store.wait()
     except OSError as error:
         return str(error), time.monotonic() - start
     finally:
@@ -646,12 +646,12 @@ def test_a_rank_that_does_not_come_is_waited_for_only_so_long(tmp_path: Path) ->
 
 def test_saving_blocks_little(tmp_path: Path) -> None:
     tensors = {f"w{i}": torch.randn(250_000) for i in range(24)}
-    vault, blocked, whole = CheckpointStore(tmp_path), list[float](), list[float]()
+    store, blocked, whole = CheckpointStore(tmp_path), list[float](), list[float]()
     for step in range(4):
         start = time.perf_counter()
-        vault.save(Snapshot(step, tensors))
+        store.save(Snapshot(step, tensors))
         blocked.append(time.perf_counter() - start)
-        vault.wait()
+        store.wait()
         whole.append(time.perf_counter() - start)
     assert min(blocked[1:]) <= 0.1 * max(whole[1:])  # the first one also allocates; other work disturbs the clock
 
@@ -661,20 +661,20 @@ def test_saving_blocks_little(tmp_path: Path) -> None:
 def test_what_a_gpu_holds_is_copied_through_pinned_memory_and_comes_back(tmp_path: Path) -> None:
     device = torch.device("cuda", 0)
     tensors = {**{n: t.to(device) for n, t in plain(1).items()}, "host": torch.ones(5)}
-    vault = CheckpointStore(tmp_path)
-    vault.save(Snapshot(1, tensors, {}, random_state(device)))
+    store = CheckpointStore(tmp_path)
+    store.save(Snapshot(1, tensors, {}, random_state(device)))
     tensors["module/w"].mul_(2)  # after the snapshot
     expected = torch.rand(3, device=device)
-    vault.wait()
-    assert vault._staging.copies["module/w"].is_pinned()
-    places = {name: t.data_ptr() for name, t in vault._staging.copies.items()}
-    vault.save(Snapshot(2, tensors))
-    vault.wait()
-    assert places == {name: t.data_ptr() for name, t in vault._staging.copies.items()}, "memory is reused"
+    store.wait()
+    assert store._staging.copies["module/w"].is_pinned()
+    places = {name: t.data_ptr() for name, t in store._staging.copies.items()}
+    store.save(Snapshot(2, tensors))
+    store.wait()
+    assert places == {name: t.data_ptr() for name, t in store._staging.copies.items()}, "memory is reused"
     shutil.rmtree(tmp_path / LAST[1])
-    found, back = vault.newest(), blank(tensors)
+    found, back = store.newest(), blank(tensors)
     assert found is not None
-    vault.load(found, back)
+    store.load(found, back)
     set_random_state(found.own, device)
     assert same({n: t.cpu() for n, t in back.items()}, {**plain(1), "host": torch.ones(5)})
     assert torch.equal(torch.rand(3, device=device), expected)

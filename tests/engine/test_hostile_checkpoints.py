@@ -26,11 +26,11 @@ FILES = ["manifest.json", "facts.json", "index.json", "own-0.json", SHARD]
 
 def folder(tmp_path: Path) -> Path:
     """A folder with checkpoints of steps 1 and 2; the newer one."""
-    vault = CheckpointStore(tmp_path / "checkpoints")
+    store = CheckpointStore(tmp_path / "checkpoints")
     for step in (1, 2):
         tensors = {"w": torch.full((4, 3), float(step)), "b": torch.ones(2), "n": torch.tensor(step)}
-        vault.save(Snapshot(step, tensors, {"step": step}, {"rng": torch.ones(3)}))
-        vault.wait()
+        store.save(Snapshot(step, tensors, {"step": step}, {"rng": torch.ones(3)}))
+        store.wait()
     return tmp_path / "checkpoints" / "step-000000002"
 
 
@@ -49,12 +49,12 @@ def signed(path: Path) -> None:
 def refused(path: Path) -> str:
     """Why step 2 is passed over; what is loaded is step 1, whole."""
     sentences: list[str] = []
-    vault = CheckpointStore(path.parent, say=sentences.append)
-    checkpoint = vault.newest()
+    store = CheckpointStore(path.parent, say=sentences.append)
+    checkpoint = store.newest()
     assert checkpoint is not None
     assert checkpoint.step == 1
     tensors = {"w": torch.zeros(4, 3), "b": torch.zeros(2), "n": torch.tensor(0)}
-    vault.load(checkpoint, tensors)
+    store.load(checkpoint, tensors)
     assert torch.equal(tensors["w"], torch.ones(4, 3))
     assert len(sentences) == 1
     assert "step-000000002 is damaged (" in sentences[0]

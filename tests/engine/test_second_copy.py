@@ -32,17 +32,17 @@ def flip(path: Path, name: str) -> None:
     (path / name).write_bytes(content)
 
 
-def filled(vault: CheckpointStore, *steps: int) -> CheckpointStore:
+def filled(store: CheckpointStore, *steps: int) -> CheckpointStore:
     for step in steps:
-        vault.save(Snapshot(step, {"w": torch.full((5, 2), float(step))}, {"step": step}))
-        vault.wait()
-    return vault
+        store.save(Snapshot(step, {"w": torch.full((5, 2), float(step))}, {"step": step}))
+        store.wait()
+    return store
 
 
-def resumed(vault: CheckpointStore) -> tuple[int, float]:
-    checkpoint, w = vault.newest(), torch.zeros(5, 2)
+def resumed(store: CheckpointStore) -> tuple[int, float]:
+    checkpoint, w = store.newest(), torch.zeros(5, 2)
     assert checkpoint is not None
-    vault.load(checkpoint, {"w": w})
+    store.load(checkpoint, {"w": w})
     return checkpoint.step, float(w.mean())
 
 
@@ -132,16 +132,16 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_copy_that_fails_is_said_once_and_stops_nothing(tmp_path: Path, tiny_disk: Path) -> None:
     said: list[str] = []
-    vault = filled(CheckpointStore(tmp_path / "first", second=tiny_disk / "second", say=said.append), 1)
+    store = filled(CheckpointStore(tmp_path / "first", second=tiny_disk / "second", say=said.append), 1)
     assert said == []
     (tiny_disk / "filler").write_bytes(bytes(4000))
-    filled(vault, 2, 3)
+    filled(store, 2, 3)
     assert len(said) == 1
     assert "the second copy of checkpoint step-000000002 could not be made (" in said[0]
     assert names(tiny_disk / "second") == [step_name(1)], "the older one stays, and nothing half-made"
     (tiny_disk / "filler").unlink()
     shutil.rmtree(tiny_disk / "second")
-    filled(vault, 4)
+    filled(store, 4)
     assert names(tiny_disk / "second") == [step_name(4)]
     assert len(said) == 1
 
@@ -149,22 +149,22 @@ def test_a_copy_that_fails_is_said_once_and_stops_nothing(tmp_path: Path, tiny_d
 def test_a_place_that_is_no_folder_stops_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     (tmp_path / "file").touch()
-    vault = filled(CheckpointStore(tmp_path / "first", second=tmp_path / "file" / "in", say=said.append), 1, 2)
+    store = filled(CheckpointStore(tmp_path / "first", second=tmp_path / "file" / "in", say=said.append), 1, 2)
     assert len(said) == 1
-    assert resumed(vault) == (2, 2.0)
+    assert resumed(store) == (2, 2.0)
 
 
 def save_on_all(folder: Path, private: bool) -> None:
-    vault = seated(folder, private)
-    vault.save(Snapshot(4, {"w": torch.full((5, 2), 4.0), "b": torch.ones(3)}))
-    vault.wait()
+    store = seated(folder, private)
+    store.save(Snapshot(4, {"w": torch.full((5, 2), 4.0), "b": torch.ones(3)}))
+    store.wait()
 
 
 def resume_on_all(folder: Path, private: bool) -> tuple[int, float]:
-    vault = seated(folder, private)
-    checkpoint, tensors = vault.newest(), {"w": torch.zeros(5, 2), "b": torch.zeros(3)}
+    store = seated(folder, private)
+    checkpoint, tensors = store.newest(), {"w": torch.zeros(5, 2), "b": torch.zeros(3)}
     assert checkpoint is not None
-    vault.load(checkpoint, tensors)
+    store.load(checkpoint, tensors)
     return checkpoint.step, float(tensors["w"].mean())
 
 

@@ -1,4 +1,4 @@
-"""Drift: states are carried as far as parameters and time say, also between the values that it was fitted to."""
+"""Advection: states are carried as far as parameters and time say, also between the values that it was fitted to."""
 
 from __future__ import annotations
 

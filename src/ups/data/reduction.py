@@ -28,22 +28,22 @@ class Reduction:
         return slice(self.start, None, self.time)
 
     def cells(self, domain: Grid, where: str) -> tuple[int, ...]:
-        """The grid that is left of a domain; DataError, beginning with `where`, if the cells cannot be divided so."""
+        """How many cells are left along each axis of a grid; DataError, naming `where`, if they cannot be divided."""
         for axis, n in enumerate(domain.shape):
             if n % self.space:
                 raise DataError(f"{where}: axis {axis} has {counted(n, 'cell')}, which {self.space} does not divide.")
         return tuple(n // self.space for n in domain.shape)
 
     def corner(self, domain: Grid, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
-        """Where the cells that are left of a domain begin, in boxes from the lower ends of `bounds`, as `Grid.corner`
-        says. In another box than that, where they begin there; nothing where it is whole."""
+        """Where the cells that are left of a grid begin, in boxes from the lower ends of `bounds`, as in `Grid.corner`;
+        where the grid's own box is another, from its lower ends. Nothing, `()`, where no cell is left out."""
         picked, own = self.domain(domain).corner_in(domain.bounds), domain.corner_in(bounds)
         if own:
             return tuple(round(a + b, 9) for a, b in zip(picked, own, strict=True))
         return picked if any(picked) else ()
 
     def domain(self, domain: Grid) -> Grid:
-        """The cells that are left of a domain, each as wide as those it stands for."""
+        """The grid that is left of a grid: fewer cells, each as wide as those it stands for."""
         if self.space == 1:
             return domain
         coordinates = tuple(axis[:: self.space] for axis in domain.coordinates)

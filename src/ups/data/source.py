@@ -213,10 +213,10 @@ class View(Source):
         super().__init__(source.path, SourceFacts(**{**facts, **changes}))
         self.source, self.nan_is_mask = source, source.nan_is_mask
         self.channels_apart = source.channels_apart
-        self._seen: dict[int, tuple[Grid, Grid]] = {}  # domains as this view sees them, each with what it is of
+        self._seen: dict[int, tuple[Grid, Grid]] = {}  # by a grid's id: it, and as it is here
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_seen": {}}  # in another process other domains have these ids
+        return {**self.__dict__, "_seen": {}}  # in another process other grids have these ids
 
     def _values(self, index: int, frames: slice) -> Array:
         return self.source.read(index, frames)
@@ -260,7 +260,7 @@ class View(Source):
         return self._seen[id(domain)][1]
 
     def seen_as(self, domain: Grid) -> Grid:
-        """A domain of the other source as this view has it."""
+        """A grid of the other source as this view has it."""
         return domain
 
     def files(self) -> list[Path]:

@@ -294,7 +294,7 @@ def alike(source: Source, ids: Sequence[str], reduction: Reduction) -> list[Traj
     """Samples of a source as trajectories that share a grid, a box and a boundary, most cells first."""
     place = {name: i for i, name in enumerate(source.ids)}
     groups: dict[tuple[Any, ...], list[str]] = {}
-    members: dict[int, tuple[Grid, list[str]]] = {}  # by domain, which is kept so that no other takes its id
+    members: dict[int, tuple[Grid, list[str]]] = {}  # by id of a grid, which is kept so that no other takes its id
     for name in ids:
         domain = source.domain_of(place[name])
         if id(domain) not in members:

@@ -43,7 +43,7 @@ class Viscosity:
     """
 
     def __init__(self, domain: Grid, eta: float, zeta: float, step_hint: float) -> None:
-        # Plain numbers, worked out here: `change` is compiled and captured, and must not look at a domain.
+        # Plain numbers, worked out here: `change` is compiled and captured, and must not look at a grid.
         self.shape, self.spacing, self.periodic = domain.shape, domain.spacing, domain.periodic
         self.eta, self.zeta = eta, zeta
         self.active = eta > 0 or zeta > 0

@@ -62,8 +62,8 @@ def install(around: Disturbance) -> Callable[[], None]:
             records = Records(stage.name, dist.rank)
             watched: Any = Disturbed(stage, plan, records, lambda: self.step, press)
             place_hooks(stage.module, plan, lambda: getattr(self, "step", 0))
-            vault = getattr(store, "store", store)  # within one that says which data it was trained on
-            vault.at = lambda point: at(point, getattr(self, "step", 0))
+            checkpoints = getattr(store, "store", store)  # within one that says which data it was trained on
+            checkpoints.at = lambda point: at(point, getattr(self, "step", 0))
             super().__init__(config, watched, batches, dist, store, *rest, **more)
             self.graph = None
 

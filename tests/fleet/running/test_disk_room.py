@@ -31,10 +31,10 @@ from ups_fleet.supervise.supervisor import Supervisor
 
 def test_what_could_be_deleted_is_named_with_its_size_and_the_newest_checkpoint_is_not(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    vault = CheckpointStore(run.checkpoints("codec"))
+    store = CheckpointStore(run.checkpoints("codec"))
     for step in (1, 2):
-        vault.save(Snapshot(step, {"w": torch.ones(100_000)}))
-        vault.wait()
+        store.save(Snapshot(step, {"w": torch.ones(100_000)}))
+        store.wait()
     assert "older checkpoints" in freeable(run)
     older, newest = (run.checkpoints("codec") / f"step-00000000{step}" for step in (1, 2))
     assert f"{data_size(bytes_of(older))} of older checkpoints" in freeable(run)
