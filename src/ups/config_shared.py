@@ -1,4 +1,4 @@
-"""Keys of a config that are written once for several sections: where they count, what is over them, what differs."""
+"""Keys of a config that are written once for several sections, each of which says only what differs."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def shared_keys(model: type[BaseModel], at: Key = ()) -> dict[str, list[str]]:
 
 
 def laid_over(kind: Any, lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a section, those of `upper` in the place of others; of its `alternatives`, one is for them all."""
+    """The keys of a section: those of `lower`, replaced by those of `upper`. One of its `alternatives` replaces all."""
     gone = _with_alternatives(kind, upper)
     return {**{key: value for key, value in lower.items() if key not in gone}, **upper}
 
 
 def over_default(model: type[BaseModel], name: str, values: Any) -> Any:
-    """`values` of a model, in which a section that is given in part changes its default in that part alone."""
+    """`values` of a model, in which section `name` has its defaults for keys that are not given, if any is given."""
     given = values.get(name) if isinstance(values, Mapping) else None
     field = model.model_fields[name]
     if not isinstance(given, Mapping) or not dataclasses.is_dataclass(field.annotation) or field.is_required():
@@ -59,7 +59,7 @@ def over_default(model: type[BaseModel], name: str, values: Any) -> Any:
 
 
 def whole(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
-    """`values` as a model takes them: what is said of several sections beneath what is said of each."""
+    """`values` as a model takes them: shared keys copied into every section they are for, and completed by defaults."""
     laid = laid_beneath(model, values)
     for name in shared_of(model):
         laid = over_default(model, name, laid)
@@ -67,7 +67,7 @@ def whole(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
 
 
 def laid_beneath(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, as far as it is said."""
+    """`values`, each shared key that is given copied into every section it is for, beneath what that says itself."""
     result = dict(values)
     for name in shared_of(model).keys() & values.keys():
         for place in places(model, name):
@@ -76,7 +76,7 @@ def laid_beneath(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str,
 
 
 def spread(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in all sections of a model, without the shared keys: they have no effect of their own."""
+    """`laid_beneath` for a model and its sections, without the shared keys, which have no effect of their own."""
     laid = without_shared(model, laid_beneath(model, values), deep=False)
     sections = sections_of(model)
     return {
@@ -86,7 +86,7 @@ def spread(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_shared(model: type[BaseModel], values: Mapping[str, Any], deep: bool = True) -> dict[str, Any]:
-    """`values` of a model without its shared keys; `deep`: and without those of its sections."""
+    """`values` of a model without its shared keys, and with `deep` also without those of its sections."""
     sections = sections_of(model) if deep else {}
     return {
         name: without_shared(sections[name], value) if name in sections and isinstance(value, Mapping) else value
@@ -96,7 +96,7 @@ def without_shared(model: type[BaseModel], values: Mapping[str, Any], deep: bool
 
 
 def shortened(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """All `values` of a config, of each section only what differs from a shared key. They say the same."""
+    """`values` of a config, of each section only what differs from a shared key: they mean the same."""
     sections = sections_of(model)
     result = {name: shortened(sections[name], value) if name in sections else value for name, value in values.items()}
     for name in shared_of(model):
@@ -108,8 +108,10 @@ def shortened(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, An
 def overridden(
     model: type[BaseModel], before: Mapping[Any, Any], new: Mapping[Any, Any], at: Key = ()
 ) -> Iterator[Key]:
-    """The keys of single sections that earlier files have said, whose values stood `before`, and `new` says of all.
-    What is `idle` stays so: of its alternatives none is replaced."""
+    """The keys of single sections in the values `before`, of earlier files, that a shared key in `new` replaces.
+
+    A section that was told to do nothing (`idle`) goes on doing nothing: its alternatives are not replaced.
+    """
     for name in shared_of(model).keys() & new.keys():
         kind, value = model.model_fields[name].annotation, new[name]
         for place in places(model, name):
@@ -142,7 +144,7 @@ def _with_alternatives(kind: Any, keys: Mapping[Any, Any]) -> set[Any]:
 
 
 def _lay(values: dict[str, Any], place: Key, kind: Any, shared: Any) -> None:
-    """Lay what is said of all beneath what one place says; what is no group of keys is told of where it is checked."""
+    """Copy a shared value into one section, beneath what it says itself. What is no group of keys is refused later."""
     part, *inner = place
     own = values.get(part, {})
     if not isinstance(own, Mapping):
@@ -170,8 +172,8 @@ def _shorten(values: dict[str, Any], place: Key, kind: Any, shared: Any) -> None
 
 
 def _differing(kind: Any, shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a section that are others than the shared ones. Of alternatives, those that are given or, where one
-    differs, none is."""
+    """The keys of a section whose values are not the shared ones. Where one of its alternatives differs, those that are
+    given are all kept, or all of them if none is given."""
     left = {key: value for key, value in own.items() if key not in shared or shared[key] != value}
     either = _alternatives(kind)
     if not either & left.keys():

@@ -202,7 +202,7 @@ def _mounted(path: str, kind: str) -> Path | None:
 
 @functools.cache
 def _mounts() -> dict[str, tuple[str, Path]]:
-    """By kind, cgroup (of memory) or cgroup2: which group is the root of what is mounted, and where."""
+    """Mounted control groups by kind, cgroup (of memory) or cgroup2: the group that is mounted, and where."""
     mounts: dict[str, tuple[str, Path]] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -20,7 +20,7 @@ def unmasked(values: Any) -> Any:
 
 
 def nearest(mask: Array) -> tuple[Array, ...]:
-    """For every cell of `mask (*S,)` the index of the nearest one that counts, an array `(*S,)` for each axis."""
+    """The index of the nearest cell that counts, for every cell of `mask (*S,)`: an array `(*S,)` for each axis."""
     mask = np.asarray(mask, bool)
     if not mask.any():
         raise DataError("no cell counts: the mask is 0 everywhere; it must be 1 where there is a value.")
@@ -48,8 +48,8 @@ def fill(values: Array, mask: Array) -> Array:
 
 
 def fill_given(given: Array, mask: Array, place: int) -> None:
-    """The same, in place, for what is given with samples, `(N, *S, C)`, each with a mask `(*S,)` of its own; channel
-    `place`, which holds the masks, becomes 1 where a cell counts and 0 elsewhere."""
+    """As `fill`, in place, for the inputs of samples, `(N, *S, C)`, with a mask each, `(N, *S)`. Channel `place`, which
+    holds the masks, becomes 1 where a cell counts and 0 elsewhere."""
     for values, counts in zip(given, mask, strict=True):
         values[...] = fill(values, counts)
         values[..., place] = counts

@@ -159,7 +159,7 @@ def flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def fields_among(values: Mapping[str, Any], blank: Any) -> dict[str, Any]:
-    """Of a record, the fields of a dataclass that are of the type they have in a blank one; all else is damage."""
+    """The values of a record that have the name and type of a field of the dataclass `blank`; others are damage."""
     return {name: values[name] for name, value in vars(blank).items() if type(values.get(name)) is type(value)}
 
 

@@ -153,7 +153,7 @@ def protect() -> None:
 
 
 def never_wait() -> None:
-    """From now on printing to such streams waits for no reader: a `StreamWriter` does, and keeps the order.
+    """Have printing wait for no reader from now on: a `StreamWriter` waits instead, and keeps the order.
 
     For a process that watches others. It is to call `finish` before it ends; its forked children print as before.
     """
@@ -242,7 +242,7 @@ def _descriptors() -> list[Descriptor]:
 
 
 def _forget() -> None:
-    """In a forked child, which has no other thread: what waits is its parent's to write."""
+    """Called in a forked child, which has no other thread: drops what waits, for its parent writes that."""
     _changed.release()
     _writers.clear()
     for descriptor in _descriptors():

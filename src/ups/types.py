@@ -202,11 +202,11 @@ class Grid(NamedTuple):
         return Grid(tuple(n * factor for n in self.shape), self.periodic, self.bounds)
 
     def cells(self, shape: Sequence[int]) -> Grid:
-        """So many cells with the same axes, and nothing said of their box: what tables of a model depend on."""
+        """A grid of `shape` cells that wraps as this one and has no box: all that tables of a model depend on."""
         return Grid(tuple(shape), self.periodic)
 
     def over(self, *factors: int) -> Grid:
-        """The same without its box, with the cells along each axis divided by its factor."""
+        """A grid without a box that has the cells along each axis divided by its factor, and wraps as this one."""
         return self.cells([n // f for n, f in zip(self.shape, factors, strict=True)])
 
 

@@ -58,7 +58,7 @@ class Elsewhere(Protocol):
 
 
 class Nowhere:
-    """Without a wing that fetches: a word is a path."""
+    """What stands in for a wing that fetches, where there is none: every word is a path."""
 
     def names(self, word: str) -> bool:
         return "://" in word
@@ -110,7 +110,7 @@ class Wing:
         return ()
 
     def opening(self, about: Opening) -> Callable[[Path], None]:
-        """Before a run's folder is opened: refuse what could not work. What is returned is called once it is open."""
+        """Refuse what could not work, before a run's folder is opened. What is returned is called once it is open."""
         return lambda _: None
 
     def around(self, folder: Path, config: Config, say: Say) -> contextlib.AbstractContextManager[None]:
@@ -118,7 +118,7 @@ class Wing:
         return contextlib.nullcontext()
 
     def look(self, config: Config, folder: Path) -> Sequence[str]:
-        """Before the first step: remarks on this machine; ConfigError where the run could not end well on it."""
+        """Remarks on this machine before the first step; ConfigError where the run could not end well on it."""
         return ()
 
     def made_again(self) -> Mapping[str, str]:

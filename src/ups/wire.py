@@ -112,7 +112,7 @@ def connect(address: tuple[str, int], secret: bytes, patience: float = PATIENCE)
 
 
 def accept(connection: socket.socket, secret: bytes) -> Channel:
-    """The same from the side that listens."""
+    """A channel to whoever has connected, if they know the secret: `connect` from the side that listens."""
     end = time.monotonic() + PATIENCE
     connection.settimeout(PATIENCE)
     ours = secrets.token_bytes(NONCE)
@@ -163,7 +163,7 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 
 
 def _exactly(connection: socket.socket, count: int, end: float | None = None) -> bytes:
-    """So many bytes; TimeoutError where they are not all here by `end`, however they drip in."""
+    """`count` bytes; TimeoutError where they are not all here by `end`, however they drip in."""
     content = bytearray()
     while len(content) < count:
         if end is not None:

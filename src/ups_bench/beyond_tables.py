@@ -155,7 +155,7 @@ def few_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> s
 
 
 def _newest(runs: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """Of runs in their order, those by the recipe of the newest, of each seed the last."""
+    """The runs by the recipe of the newest, only the last of each seed, in their order."""
     return [*{run.seed: run for run in by_newest_recipe(runs)}.values()]
 
 
@@ -181,7 +181,7 @@ def precision_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]
 
 
 def _mean(runs: Sequence[LedgerEntry]) -> float:
-    """Of their errors; 0 where there are none."""
+    """The mean error of runs; 0 where there are none."""
     values = [score.value for run in runs if (score := run.score()) is not None]
     return sum(values) / len(values) if values else 0.0
 
@@ -225,7 +225,7 @@ def compute_table(rows: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) 
 
 
 def draw(path: Path, entries: Sequence[LedgerEntry]) -> None:
-    """The same as a picture, where there is anything to show."""
+    """Draw error against seconds of training, where there is anything to show."""
     curves = []
     for row, runs in spent(entries).items():
         for who in (OURS, "fno"):

@@ -42,9 +42,11 @@ def runs_shown(
 
 
 def _of_as_many_steps(runs: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """Without runs by steps that took others than all runs of their minutes by the clock, to a twentieth, or that are
-    on another hardware than those: their minutes say nothing of them. Where there are none by the clock, those stay
-    that took as many as most on the hardware of the newest."""
+    """The runs whose minutes say how long they were: all by the clock, and of those by steps some.
+
+    A run by steps stays if a run by the clock of as many minutes, on the same hardware, took as many steps to a
+    twentieth. Where there is none by the clock, those stay that took as many as most on the hardware of the newest.
+    """
 
     def like(entry: LedgerEntry, other: LedgerEntry) -> bool:
         steps = steps_of(other)
@@ -60,12 +62,12 @@ def _of_as_many_steps(runs: Sequence[LedgerEntry]) -> list[LedgerEntry]:
 
 
 def steps_of(entry: LedgerEntry) -> int:
-    """Of all its stages together."""
+    """The steps of all stages of a run."""
     return sum(stage.steps for stage in entry.stages.values())
 
 
 def timed_steps(row: BenchRow, entry: LedgerEntry) -> int | None:
-    """Of the one stage of a row that is trained by the clock; None where there is none such in the entry."""
+    """The steps of the one stage of a row that is trained by the clock; None if the entry has no such stage."""
     stage = entry.stages.get(row.timed or "")
     return None if stage is None else stage.steps
 
@@ -85,7 +87,7 @@ def ratio_with_caveats(ratio: str, runs: Sequence[LedgerEntry]) -> str:
 
 
 def commits(runs: Sequence[LedgerEntry]) -> str:
-    """By which versions runs were made, each once; none where none is known."""
+    """The commits of the code that made runs, in words, each once; empty where none is known."""
     known = dict.fromkeys(run.commit[:7] for run in runs if run.commit)
     return f"commit{'s' * (len(known) > 1)} {', '.join(known)}" if known else ""
 
@@ -114,7 +116,7 @@ def score_cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.in
 
 
 def joined(scores: Sequence[Score]) -> Score:
-    """Those of several seeds as one, with the union of their intervals."""
+    """Numbers of several seeds as one: their mean, with the union of their intervals."""
     low, high = min(score.low for score in scores), max(score.high for score in scores)
     return scores[0].model_copy(update={"value": mean_of(scores), "low": low, "high": high})
 
@@ -125,7 +127,7 @@ def mean_of(scores: Sequence[Score]) -> float:
 
 
 def by_newest_recipe(runs: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """Those by the recipe of the newest: older ones would say what a recipe is worth, not what time is."""
+    """The runs by the recipe of the newest: older ones would say what a recipe is worth, not what time is."""
     last = max(runs, key=lambda entry: entry.started, default=None)
     return [entry for entry in runs if last is not None and entry.recipe == last.recipe]
 
@@ -168,8 +170,16 @@ def table_of(
     asks: Callable[[BenchRow], object],
     lines_of: Callable[[BenchRow, list[LedgerEntry]], Iterator[tuple[str, ...]]],
 ) -> str:
-    """Of the rows that ask for something: what the chosen runs say, without the row and the command, which stand
-    around each line; or how to measure it."""
+    """A table of the rows that `asks` is true of.
+
+    Args:
+        header: The first line.
+        rows: All rows by name.
+        entries: The ledger.
+        asks: Which rows have a line.
+        lines_of: What a row's runs say: lines without the row's name and the command to measure it, which are added. A
+            row without runs gets the command alone.
+    """
     lines: list[tuple[str, ...]] = []
     for row in (row for row in rows.values() if asks(row)):
         name, runs = f"`{row.name}`", shown(entries, row)

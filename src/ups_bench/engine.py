@@ -76,7 +76,7 @@ def burgers(dist: Dist, size: int) -> Window:
 
 
 class Unprotected(Trainer):
-    """The same step with nothing to fall back on: no vote, no heartbeat, no state to repeat it from."""
+    """A trainer whose steps have nothing to fall back on: no vote, no heartbeat, no state to repeat them from."""
 
     def _step(self, windows: Prefetch, progress: float) -> bool:
         window = self.stage.view(windows.get(), progress)
@@ -149,7 +149,7 @@ def against_bare(size: int, rounds: int) -> Times:
 
 
 def protected(size: int, rounds: int) -> Times:
-    """On two ranks: every protection on, and off; of one trainer, for two would lie in memory differently."""
+    """Times of steps on two ranks, every protection on and off; of one trainer, as two lie in memory differently."""
     with Dist.start("cpu", DistConfig(ranks=2)) as dist, tempfile.TemporaryDirectory() as folder:
         ours = trainer_of(dist, size, Pulse(Path(folder) / "pulse", dist.rank))
         off = steps_of(ours, Unprotected, Pulse(None, dist.rank))
@@ -157,8 +157,8 @@ def protected(size: int, rounds: int) -> Times:
 
 
 def pinned(size: int, rounds: int) -> Times:
-    """On two ranks with a core each: this rank while the other waits, both at once without a word between them, and
-    both as one training of twice the batch."""
+    """Times of steps on two ranks with a core each: of this rank while the other waits, of both at once without a word
+    between them, and of both as one training of twice the batch."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
     with Dist.start("cpu", DistConfig(ranks=2)) as dist:

@@ -49,7 +49,8 @@ class Measured:
 
     @property
     def exponent(self) -> float:
-        """Of seconds in size, fitted to the larger half of the sizes: small ones are ruled by what does not grow."""
+        """The power of size with which seconds grow, fitted to the larger half of the sizes: what does not grow rules
+        small ones."""
         keep = max(2, math.ceil(len(self.sizes) / 2))
         x, y = (np.log(values[-keep:]) for values in (self.sizes, self.seconds))
         return float(np.polyfit(x, y, 1)[0])

@@ -123,7 +123,7 @@ class LedgerEntry(Config):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The same for entries that say the same of one run."""
+        """What tells entries apart: two with equal keys say the same of one run."""
         numbers = json.dumps([list(vars(score).values()) for score in self.numbers])  # as text: a nan is not itself
         return self.row, self.kind, self.run, numbers
 
@@ -137,7 +137,7 @@ class LedgerEntry(Config):
         return [s for s in self.numbers if (s.predictor, s.metric, s.split) == (predictor, metric, "test")]
 
     def score(self, predictor: str = OURS, metric: str = "nrmse") -> Score | None:
-        """The same of its task; of several their mean, which has no interval, for the mean of ends is none."""
+        """A number on the test part; of several tasks their mean, without an interval: the mean of ends is none."""
         scores = self.scores(predictor, metric)
         if len(scores) <= 1:
             return scores[0] if scores else None

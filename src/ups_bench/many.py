@@ -39,7 +39,7 @@ class ManyPart:
 
     @property
     def alone_words(self) -> str:
-        """The same in words."""
+        """The errors of the row alone, in words."""
         return score_cell(self.alone) + self.remark if self.alone else "not measured"
 
     @property
@@ -99,7 +99,8 @@ def judged_apart(run: LedgerEntry, task: str) -> int:
 
 
 def many_table(rows: Mapping[str, BenchRow], beyond: Mapping[str, BenchRow], entries: Sequence[LedgerEntry]) -> str:
-    """Of each row beyond the table that is many of it a sentence, then all of their sets beside the rows alone."""
+    """A sentence on each row beyond the table that trains many of its rows at once, and a table of these beside the
+    rows trained alone."""
     header = ("row", "of the table", "one for all", "published FNO", "alone", "ratio", "training", "command")
 
     def lines(row: BenchRow, runs: list[LedgerEntry]) -> Iterator[tuple[str, ...]]:

@@ -72,7 +72,7 @@ class BenchRow:
 
     @cached_property
     def config(self) -> RunConfig:
-        """As its file says."""
+        """The config of its file."""
         return load(run_config(), self.path)
 
     @cached_property
@@ -83,7 +83,7 @@ class BenchRow:
 
     @property
     def minutes(self) -> float:
-        """Of training, as its file says; stages that are trained by steps are not counted."""
+        """Minutes of training, as its file says; stages that are trained by steps are not counted."""
         seconds = sum(self._seconds().values())
         if not seconds:
             raise ConfigError(

@@ -33,7 +33,7 @@ class SeedSpread(NamedTuple):
 
 
 def variance_of(values: Collection[float]) -> float:
-    """Of the logarithms of numbers."""
+    """The variance of the logarithms of numbers."""
     return statistics.variance(math.log(value) for value in values)
 
 
@@ -86,7 +86,7 @@ def _positive(values: Collection[float]) -> bool:
 
 
 def pairs_held(rows: Sequence[Sequence[Score]]) -> tuple[int, int]:
-    """Of the scores of rows by several seeds: how many times the number of one lies in the interval of another, and of
+    """How often, among scores of rows by several seeds, the number of one seed lies in the interval of another; and of
     how many pairs."""
     pairs = [(one, other) for scores in rows for one, other in permutations(scores, 2)]
     return sum(one.low <= other.value <= one.high for one, other in pairs), len(pairs)

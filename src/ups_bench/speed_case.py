@@ -115,7 +115,7 @@ class SpeedCase:
         stage: OperatorStage | None = None,
         **changes: Any,
     ) -> Trainer:
-        """Of as many samples on each rank as the config's batch has, or `batch`."""
+        """A trainer with `batch` samples on each rank, by default as many as the config's batch has."""
         size, stage = batch or self.batch, stage or self.stage(dist.device)
         endless = {"steps": 10**6, "seconds": None, "validate_every": 0, "checkpoint_seconds": None}
         train = dataclasses.replace(self.config.stage("operator").train, **{**endless, **changes})

@@ -41,7 +41,7 @@ class Demand:
 
     @classmethod
     def of(cls, case: SpeedCase, stage: OperatorStage, device: torch.device) -> Demand:
-        """By two small steps, forwards and backwards."""
+        """What a step demands, told from two small ones, forwards and backwards."""
         train, works = case.config.stage("operator").train, []
         for samples in (1, 2):
             works.append(training_work(stage.loss, case.window(samples, device), device.type, train))

@@ -79,7 +79,7 @@ def earlier(row: BenchRow, budget: RowBudget, file: Path) -> tuple[ledger.Ledger
 
 
 def digests_of(entry: ledger.LedgerEntry) -> dict[str, str]:
-    """Those of all files: older entries have every file at every task."""
+    """The SHA-256 of every file of an entry, by name, of whatever task: older entries list all files for each task."""
     return {name: digest for data in entry.data for name, digest in data.sha256.items()}
 
 

@@ -50,7 +50,7 @@ class FetchPace:
             self._waited += time.monotonic() - began
 
     def came(self, count: int) -> None:
-        """So many bytes have come."""
+        """Count bytes that have come."""
         self._bytes += count
         if self._bytes >= self.least:
             self._waited, self._bytes = 0.0, 0
@@ -110,7 +110,7 @@ class _Plain(http.client.HTTPConnection):
 
 
 class _Secure(_Plain, http.client.HTTPSConnection):
-    """The same over TLS."""
+    """A `_Plain` connection over TLS."""
 
 
 class _Http(urllib.request.HTTPHandler):

@@ -32,7 +32,7 @@ class Clock:
 
     @classmethod
     def of(cls, rows: Sequence[Array]) -> Clock:
-        """From the times of each sample; `times` are those of the longest."""
+        """A clock made of the times of each sample; its `times` are those of the longest."""
         # Most samples share one array of times, which is looked at once.
         known = {id(row): i for i, row in enumerate(rows)}
         each = {key: np.asarray(rows[i], np.float64) for key, i in known.items()}

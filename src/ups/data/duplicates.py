@@ -73,7 +73,7 @@ class Ends:
 
     @cached_property
     def last_tells(self) -> bool:
-        """The same of its last frame and the one before; a state that stays as it is may be reached by many."""
+        """Whether no other has its last frame by chance: it is not uniform, nor a state that has come to rest."""
         return self._tells(self.source.read(self.row, slice(-2, None))[::-1])
 
     def _tells(self, frames: Array) -> bool:
@@ -108,11 +108,14 @@ def copies(known: Iterable[Ends]) -> list[list[Ends]]:
 
 
 def pieces(new: Iterable[Ends], old: Sequence[Ends]) -> tuple[list[Ends], list[Ends]]:
-    """Of new trajectories, those that are `old` ones cut in time or lead up to one, and those that go on from the end
-    of one; by their first and last frames. Frames that many may have by chance do not count.
+    """New trajectories that are pieces of the same simulation as an old one, told by first and last frames.
 
-    A first frame counts where parameters and inputs are the same too, and only where old trajectories that begin with
-    it all go the same way: the same initial state under other conditions is no piece.
+    Frames that many may have by chance do not count. A first frame counts where parameters and inputs are the same too,
+    and only where old trajectories that begin with it all go the same way: the same initial state under other
+    conditions is no piece.
+
+    Returns:
+        Those that are old ones cut in time or lead up to one, and those that go on from the end of one.
     """
     begin, end = _by(old, "first"), _by(old, "last")
     cut, onward = [], []
@@ -187,7 +190,7 @@ def _runs(source: Source, rows: Sequence[int]) -> Iterator[range]:
 
 
 def _counting(source: Source, rows: range) -> list[Array | None]:
-    """Of each sample, the cells `(*S,)` that count; None where all do."""
+    """The cells `(*S,)` of each sample that count; None where all do."""
     task = source.task
     if not task.mask:
         return [None] * len(rows)

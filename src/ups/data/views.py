@@ -141,7 +141,7 @@ class Defined(View):
     def __init__(
         self, source: Source, task: TaskSpec, params: Params, bounded: Collection[str] = (), walls: bool = False
     ) -> None:
-        """Of every sample, the ends of the axes `bounded` are the task's; with `walls` so is which axes wrap."""
+        """Take the ends of the axes `bounded` of every sample from the task, and with `walls` which axes wrap."""
         self._bounded, self._walls = frozenset(bounded), walls
         self._assumed = dict(params)
         self._task = task

@@ -172,5 +172,5 @@ def matrix_products(config: TrainConfig, device: str) -> Iterator[None]:
 
 
 def tensors_in(values: dict[str, Any]) -> dict[str, Tensor]:
-    """Those of the values that are tensors: a module may keep other things in its state too."""
+    """The values that are tensors: a module may keep other things in its state too."""
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}

@@ -102,7 +102,7 @@ class MemoryCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Those among an operation's arguments or results; lists nest no deeper than one level."""
+    """The tensors among an operation's arguments or results; lists nest no deeper than one level."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -179,7 +179,7 @@ class StandingMemory:
 def held_memory(
     module: nn.Module, present: nn.Module, config: TrainConfig, device: str, ranks: DistConfig
 ) -> StandingMemory:
-    """For a stage that trains `module`, a part of what is `present` on the device."""
+    """The memory that a stage holds throughout: it trains `module`, a part of what is `present` on the device."""
     learnt = trained(module)
     others = {id(t): t for t in (*present.parameters(), *present.buffers())}
     shards = (ranks.shard or ranks.world) if ranks.strategy == "fsdp" else 1

@@ -32,7 +32,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self, lr: Tensor, ok: Tensor) -> None:
-        """By the learning rate `lr`; nothing moves where the tensor `ok` is false."""
+        """Move the weights by the learning rate `lr`; nothing moves where the tensor `ok` is false."""
         for pull, params in self.kinds:
             if moved := [p for p in params if p.grad is not None]:
                 rate = torch.where(ok, lr, 0.0)

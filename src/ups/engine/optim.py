@@ -23,7 +23,7 @@ LANES = 32
 
 
 def decays(module: nn.Module) -> dict[str, bool]:
-    """For each trained parameter by name: does weight decay apply? Not to norms, biases, embeddings and scales."""
+    """Whether weight decay applies to each trained parameter, by name: not to norms, biases, embeddings and scales."""
     decayed = {}
     for prefix, owner in module.named_modules():
         kind = type(owner).__name__.lower()

@@ -64,7 +64,7 @@ class DeviceClock(AbstractContextManager["DeviceClock"]):
             self._open.append((self._began, done))
 
     def seconds(self) -> float:
-        """Of all that is over and was not counted yet."""
+        """The seconds of all that is over and was not counted yet."""
         over = [pair for pair in self._open if pair[1].query()]  # type: ignore[no-untyped-call]
         self._open = [pair for pair in self._open if pair not in over]
         return float(sum(a.elapsed_time(b) for a, b in over)) / 1e3

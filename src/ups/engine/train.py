@@ -146,7 +146,7 @@ class TrainConfig:
         return self._decayed((progress - self.warmup) / (1 - self.warmup))
 
     def _decayed(self, progress: float) -> float:
-        """The same at `progress` in [0, 1] after the warmup."""
+        """The part of `lr` after the warmup, at `progress` in [0, 1] of what follows it."""
         return self.min_lr + (1 - self.min_lr) * 0.5 * (1 + math.cos(math.pi * progress))
 
     def verdict(self, step: int, validating: float) -> str:

@@ -44,7 +44,7 @@ class Comparison:
         self.table_shape = (*shape[:2], shape[-1])
 
     def pieces(self) -> list[Comparison]:
-        """The same, some samples at a time: what is computed of them stays in the cache of a processor."""
+        """This comparison in several, of few samples each, whose intermediate results fit into a processor's cache."""
         (predicted, true), dt, mask = self._given, self.dt, self.mask
         step = max(1, PIECE // max(1, math.prod(predicted.shape[1:])))
         pieces = []

@@ -101,7 +101,7 @@ class Fan:
 
     @classmethod
     def of(cls, members: Tensor) -> Fan:
-        """Of members `(M, T, *S, C)`."""
+        """The fan of members `(M, T, *S, C)`."""
         (low, high), (lower, upper) = interval(members), interval(members, 0.5)
         parts = (members.mean(0), spread(members), torch.stack((low, lower, upper, high)))
         return cls(*(part.cpu().double().numpy() for part in parts))

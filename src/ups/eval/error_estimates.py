@@ -22,7 +22,7 @@ def rank_correlation(a: Array, b: Array) -> float:
 
 
 def _ranks(values: Array) -> Array:
-    """From 1 on; equal values share the mean of theirs."""
+    """The ranks of values, from 1 on; equal values share the mean of theirs."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Array = (sizes.cumsum() - (sizes - 1) / 2)[group]
     return ranks

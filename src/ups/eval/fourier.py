@@ -250,7 +250,7 @@ def _numbers(window: Window, step: int) -> Tensor:
 
 
 def _heard(deviation: Tensor, size: Tensor) -> Tensor:
-    """By what is divided: a number that never varied says nothing, and stays near zero rather than being blown up."""
+    """The divisor of each number: its deviation, or 1 if it never varied, so that it stays near zero."""
     return torch.where(deviation > 1e-6 * size, deviation, torch.ones_like(deviation))
 
 

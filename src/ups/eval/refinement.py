@@ -22,8 +22,11 @@ MEANINGS = {
 
 @dataclass
 class RefinementScores:
-    """Of one task, per sample: nRMSE after refinement to `tolerance`, relative residuals before and after, iterations
-    from the prediction, from zero, and how many fewer the former are. Gathered window by window."""
+    """What refinement to `tolerance` does for the predictions of one task, gathered window by window.
+
+    Per sample: nRMSE afterwards, relative residuals before and after, iterations from the prediction and from zero, and
+    how many fewer the former are.
+    """
 
     tolerance: float
     parts: dict[str, list[Array]] = field(default_factory=dict)

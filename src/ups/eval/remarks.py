@@ -51,7 +51,7 @@ def rollouts_lost(task: TaskResult) -> list[str]:
 
 
 def _lost_words(e: Evaluation, sample: int) -> str:
-    """Of one rollout the first frame that is further from the truth than `DIVERGED` allows, and how far it gets."""
+    """In words: a rollout's first frame that is further from the truth than `DIVERGED` allows, and how far it gets."""
     rmse, relative = (e.errors.frames(name)[sample] for name in ("rmse", "nrmse"))  # (T, C)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         sizes = rmse / relative  # of the truth; nan where nothing is wrong, or where it is lost

@@ -253,7 +253,7 @@ def reconstruct(
     protocol: EvalProtocol,
     split: str = "test",
 ) -> Evaluation:
-    """The same table for a codec that is shown the true frames: what encoding and decoding alone cost.
+    """As `evaluate`, for a codec that is shown the true frames: what encoding and decoding alone cost.
 
     `codec(window, steps)` gives the first targets of a window back.
     """

@@ -158,7 +158,7 @@ def phases_section(phases: Sequence[tuple[str, float]]) -> Section:
 
 
 def phases_line(phases: Sequence[tuple[str, float]]) -> str:
-    """The same as one line for the terminal, without what took less than a hundredth."""
+    """The seconds of a run by phase in one line for the terminal, without those that took less than a hundredth."""
     total = sum(seconds for _, seconds in phases)
     parts = [f"{name} {seconds:.1f} s" for name, seconds in phases if seconds >= total / 100]
     return f"Where the time went: {', '.join(parts)}; {total:.1f} s in all."

@@ -27,9 +27,19 @@ ABOUT = (
 class PerTrajectory:
     """The errors of one predictor on one part of a task, trajectory by trajectory.
 
-    `marks` say which trajectories these are, by what is in them: two runs may be compared where these agree.
-    `simulator` is the SHA-256 of the file of the simulator that predicted, where it was one of a run; `verdict` is what
-    the report says of it on the test part.
+    Args:
+        task: The task's name.
+        split: The part.
+        predictor: Who predicted.
+        protocol: How it was asked to.
+        value: The mean error.
+        low: The lower end of its 95 % interval.
+        high: The upper end.
+        ids: The trajectories' names.
+        marks: Hashes of what is in them: two runs may be compared on trajectories of equal marks.
+        nrmse: The error on each.
+        simulator: The SHA-256 of the file of the simulator that predicted, where it was one of a run.
+        verdict: What the report says of it on the test part.
     """
 
     task: str
@@ -81,7 +91,7 @@ def read(folder: Path) -> list[PerTrajectory]:
 
 
 def main_rows(rows: Iterable[PerTrajectory], predictor: str) -> dict[str, PerTrajectory]:
-    """By task the first row of a predictor: that of the test part, which comes before what lies beyond it."""
+    """The first row of a predictor for each task: that of the test part, which comes before what lies beyond it."""
     tasks: dict[str, PerTrajectory] = {}
     for row in rows:
         if row.predictor == predictor:

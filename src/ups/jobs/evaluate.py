@@ -40,7 +40,7 @@ from ups.types import ConfigError, DataError, counted
 
 @dataclass(frozen=True)
 class Question:
-    """On what a run is judged again; by default on its own test part.
+    """What a run is judged on again; by default its own test part.
 
     `file` is judged whole (or its first `samples`), with `params` in the place of what it says. Without a file,
     `resolution` and `params` are those of trajectories that are taken from the run's data or made.

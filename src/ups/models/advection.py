@@ -211,7 +211,7 @@ def _parts(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.dev
 
 @table
 def _angles(tokens: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Of each wave that so many tokens hold, what it turns by on its way through the box."""
+    """The angle by which each wave that so many tokens hold turns on its way through the box."""
     return 2 * torch.pi * torch.arange(tokens // 2 + 1, dtype=dtype, device=device)
 
 

@@ -108,7 +108,7 @@ class Given:
         return out.to(self.source.device) if isinstance(self.source, Tensor) else out.cpu().numpy()
 
     def answer_once(self, frames: Tensor, times: Array, channels: tuple[str, ...], points: bool) -> Any:
-        """The same of one frame, without the axis of time."""
+        """As `answer`, for one frame and without the axis of time."""
         answer = self.answer(frames, times, channels, points)
         if self.labels is not None:
             return answer.isel({self.labels.time or "time": 0}, drop=True)

@@ -229,7 +229,7 @@ def _names(guard: Any) -> Any:
 
 
 def _worded(symmetry: Any) -> Any:
-    """Without quotes YAML takes the word off for false."""
+    """The word `off`, which YAML takes for false without quotes, in the place of that."""
     if isinstance(symmetry, dict):
         return {task: _worded(word) for task, word in symmetry.items()}
     return "off" if symmetry is False else symmetry

@@ -21,7 +21,8 @@ class Critic(StepNetwork):
     judges: ClassVar[bool] = True
 
     def forward(self, drawn: Tensor, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
-        """Of tokens `drawn (B, *G, D)` where `z` was predicted to follow `last`: logarithms of square errors, alike."""
+        """The guessed logarithms of square errors of tokens `drawn`, where `z` was predicted to follow `last`; all are
+        `(B, *G, D)`."""
         row = self.row(condition.task)
         numbers = (drawn, (drawn - z) / self.scale[row], (drawn - last) / self.change[row])
         return self.network(numbers, self.conditioner(condition), condition).clamp(-LARGEST, LARGEST)

@@ -35,8 +35,8 @@ class Departure:
 def limits(
     context: Tensor, statistics: Statistics, inputs: Tensor, driving: Statistics | None, cells: Tensor | None = None
 ) -> Tensor:
-    """From how many deviations on, `(B,)`, a frame after `context (B, K, *S, C)` has left what training saw: of states
-    and inputs that are far away already, as many times what they are."""
+    """The deviations from which on a frame after `context (B, K, *S, C)` has left what training saw, `(B,)`:
+    FAR_OFF, or so many times the distance of the given states and inputs, where these are far away already."""
     given = [distances(context, statistics, cells).amax((1, 2))]
     if driving is not None and inputs.shape[-1]:
         given.append(distances(inputs.unsqueeze(1), driving, cells).amax((1, 2)))

@@ -46,7 +46,7 @@ class Draws:
         return self._of([step], like)[0]
 
     def of_steps(self, steps: int, like: Tensor) -> Iterator[Tensor]:
-        """Those of each of the first `steps`, drawn for many steps at once."""
+        """The numbers of each of the first `steps`, drawn for many steps at once."""
         together = max(1, AT_ONCE // like.numel())
         for first in range(0, steps, together):
             yield from self._of(range(first, min(first + together, steps)), like)

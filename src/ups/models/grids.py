@@ -188,8 +188,8 @@ def _average(n: int, m: int) -> Array:
 
 @table
 def _back(n: int, m: int, device: torch.device) -> Tensor:
-    """From n to fewer cells m of a periodic axis, undoing `_fourier(m, n)`: also for the wave that alternates between
-    cells, which `_fourier(n, m)` leaves out."""
+    """The matrix from n to fewer cells m of a periodic axis that undoes `_fourier(m, n)`, also for the wave that
+    alternates between cells, which `_fourier(n, m)` leaves out."""
     matrix = _fourier(n, m)
     if m % 2 == 0:
         wave = [np.sin(np.pi * m * (np.arange(k) + 0.5) / k) for k in (m, n)]

@@ -144,7 +144,7 @@ class Mlp(nn.Module):
         self.leave = nn.Linear(hidden, width)
 
     def forward(self, h: Tensor, x: Tensor | None = None, gate: Tensor | None = None) -> Tensor:
-        """Of `h`; or x + gate · that, where both are given."""
+        """The layers applied to `h`; x + gate · that where both are given."""
         if usable(h):
             weight, bias = self.enter.weight, self.enter.bias
             hidden = gpu_block_ops.activated(functional.linear(h, weight, bias.detach()), bias)
@@ -201,7 +201,7 @@ class AxisConv(nn.Module):
 
 @table
 def _waves(shape: tuple[int, ...], periodic: tuple[bool, ...], modes: int, device: torch.device) -> list[Waves]:
-    """Of each axis, as many of the first waves as it has."""
+    """The first `modes` waves of each axis, or as many as it has."""
     space = Grid(shape, periodic)
     counts = (min(modes, n // 2 + 1 if wraps else n) for n, wraps in zip(space.shape, space.periodic, strict=True))
     return [_waves_of(*axis, device) for axis in zip(space.shape, counts, space.periodic, strict=True)]

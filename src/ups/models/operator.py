@@ -36,8 +36,12 @@ class Gauge(nn.Module):
         self.embed = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)
 
     def measure(self, z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Of frames `(B, K, *G, D)`: rms of the last one's deviation from uniform, and of its change over `scale`; and
-        that deviation `(B, *G, D)`."""
+        """How much frames `z (B, K, *G, D)` are from rest.
+
+        Returns:
+            The rms of the last frame's deviation from uniform and of its change over `scale`, and that deviation
+            `(B, *G, D)`.
+        """
         last = z[:, -1]
         deviation = last - last.mean(tuple(range(1, last.ndim - 1)), keepdim=True)
         uneven = deviation.flatten(1).square().mean(1)

@@ -43,7 +43,7 @@ class UserArrays:
 
     @property
     def times(self) -> Array:
-        """Of the frames that are asked for, `(steps,)`."""
+        """The times of the frames that are asked for, `(steps,)`."""
         together = len(self.each) == 1
         times: Array = self.each.item() * np.arange(1, self.steps + 1) if together else self.each.cumsum(0).numpy()
         return times
@@ -319,7 +319,7 @@ def strange(
 
 
 def strange_inputs(inputs: Tensor, statistics: Statistics, task: TaskSpec, guess: str = GUESS) -> list[str]:
-    """The same for what is given besides `(B, *S, C_in)`, but for the mask, which may be any."""
+    """As `strange`, for the inputs of a task, `(B, *S, C_in)`; its mask may be any and is left out."""
     places = [i for i, name in enumerate(task.given) if name != task.mask]
     names, own = [task.given[i] for i in places], Statistics(len(places)).to(inputs.device)
     own.fit(statistics.mean[places], statistics.std[places])

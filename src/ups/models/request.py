@@ -109,7 +109,7 @@ def departed_of(
 
 @contextmanager
 def _evaluated(simulator: SimulatorLike) -> Iterator[None]:
-    """Without gradients, and as a simulator is used; afterwards as it was."""
+    """A block without gradients and with the simulator in evaluation mode; afterwards it is in the mode it was in."""
     training = simulator.training
     simulator.eval()
     try:

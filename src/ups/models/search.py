@@ -104,8 +104,11 @@ def searched(
 def _options(
     simulator: SimulatorLike, window: Window, states: Tensor, step: int, search: Search
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of all options of a step, candidate by candidate and in each state by state: how wrong they look `(O, B)`, the
-    tokens they go on from `(O, B, K, *G, D)`, and their frames `(O, B, *S, C)`."""
+    """All options of a step, candidate by candidate and in each state by state.
+
+    Returns:
+        How wrong they look `(O, B)`, the tokens they go on from `(O, B, K, *G, D)`, and their frames `(O, B, *S, C)`.
+    """
     beams, many = len(states), search.candidates
     few = Stepping(simulator, Window.join([window] * beams))
     z = states.flatten(0, 1)
@@ -137,5 +140,5 @@ def _standing(sign: Tensor) -> Tensor:
 
 
 def _chosen(options: Tensor, best: Tensor) -> Tensor:
-    """Of `(O, B, …)` those that `best (W, B)` names, `(W, B, …)`."""
+    """The options, of `(O, B, …)`, that `best (W, B)` names: `(W, B, …)`."""
     return options[best, torch.arange(best.shape[1], device=best.device)]

@@ -17,7 +17,7 @@ from ups.types import TaskSpec
 
 
 class SimulatorLike(Protocol):
-    """A simulator, as those see it that its rollouts are made by."""
+    """What of a simulator its rollouts need: the protocol through which they see it."""
 
     codec: Codec
     operator: LatentOperator
@@ -29,7 +29,7 @@ class SimulatorLike(Protocol):
 
     @property
     def tasks(self) -> tuple[TaskSpec, ...]:
-        """Those it knows."""
+        """The tasks that it knows."""
 
     def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
         """Per task, the trained range of each parameter and of dt."""

@@ -87,7 +87,7 @@ class Trust:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], task: TaskSpec) -> Self:
-        """From what `dataclasses.asdict` and JSON made of it; a ConfigError unless it can be of the task."""
+        """One made again of what `dataclasses.asdict` and JSON made of it; ConfigError unless it can be of the task."""
         trust = checked(cls, values, "trust")
         if trust.calibration is not None and len(trust.calibration.factors[0]) != len(task.channels):
             raise ConfigError(f"a calibration of {task.name} needs a factor for each of {', '.join(task.channels)}")

@@ -118,7 +118,7 @@ class DivergenceFree(Law):
         return (divergence / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
 
     def sampling_error(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """By how much the divergence to fourth order and that to second order differ; nothing where all axes wrap."""
+        """The difference between the divergence to fourth and to second order; nothing where all axes wrap."""
         p = projection(domain, u.device)
         gap = [fine - coarse for fine, coarse in zip(p.slopes, p.coarse, strict=True)]
         unsure, (_, size) = self._slopes(u, gap), self._squares(u, p.slopes)

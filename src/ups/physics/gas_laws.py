@@ -20,8 +20,8 @@ MOST = 2**16
 
 
 def gas_laws(ndim: int) -> tuple[Law, ...]:
-    """Of density, pressure and velocities `(..., 2 + ndim)`: mass, momentum and energy stay, and no density or pressure
-    is negative."""
+    """The laws of density, pressure and velocities `(..., 2 + ndim)`: mass, momentum and energy stay, and no density or
+    pressure is negative."""
     all_at_once = GasRepair(ndim)
     momenta = tuple(
         Conserved(

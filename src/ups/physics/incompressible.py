@@ -77,7 +77,7 @@ class Incompressible2D(Equation):
         return force * (draw.uniform("push", (), 0.3, 1.0) / largest).view(-1, 1, 1, 1)
 
     def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
-        """Without force; `forced` takes one."""
+        """A stepper without force; `forced` takes one."""
         self.check_scheme(scheme)
         return self.forced(domain, like.new_zeros((1, *domain.shape, 2)))
 

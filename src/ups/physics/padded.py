@@ -84,7 +84,7 @@ class Padded:
 
 @dataclass
 class Sampled(Padded):
-    """The same, but what comes out are the values of the solution at the stored points, resolved or not.
+    """As `Padded`, but what comes out are the values of the solution at the stored points, resolved or not.
 
     The solving grid has a whole number of cells to each stored one. Bounds hold on every stored grid; sums over a
     grid too coarse for the solution are not its integrals.

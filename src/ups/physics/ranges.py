@@ -44,9 +44,9 @@ class InitialRange(Law):
         return replace(self, keeps_total=False)
 
     def aim(self, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
-        """Of a reference `(B, *S, C)` the lowest and the highest value that are allowed, those that are seen, their
-        mean, and how large values may be before a frame's mean is lost, `(B, 6)`. The reference's own type can hold the
-        bounds, so that no frame of that type rounds to what is beyond."""
+        """What a repair aims at, `(B, 6)`: the lowest and the highest value that are allowed after `reference
+        (B, *S, C)`, its own lowest, highest and mean, and how large values may be before a frame's mean is lost. The
+        bounds are numbers of the reference's type, so that no frame of that type rounds to what is beyond."""
         q = filled(reference[..., self.channel], mask)
         bounds = torch.stack((*self._range(q, domain), *torch.aminmax(q.flatten(1), dim=1)), 1).double()
         largest = bounds[:, :2].abs().amax(1, keepdim=True)

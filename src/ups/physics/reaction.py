@@ -76,7 +76,7 @@ class ReacDiff1D(Equation):
         return MadeAtStart(lambda: self._graded(scheme, domain, nu, nu, rho))
 
     def _graded(self, scheme: str, domain: Grid, like: Tensor, nu: Tensor, rho: Tensor) -> Graded:
-        """With ν and ρ `(1,)` or one per sample `(B,)`; the steps are those that the fastest sample needs."""
+        """A stepper with ν and ρ `(1,)` or one per sample `(B,)`; its steps are those that the fastest sample needs."""
         (n,), (dx,) = domain.shape, domain.spacing
         # The Nyquist mode diffuses like any other, so its wavenumber is not set to zero here.
         k = 2 * math.pi * torch.fft.rfftfreq(n, dx, dtype=torch.float64, device=like.device)

@@ -189,7 +189,7 @@ class ShallowWater2D(Equation):
 
 @dataclass(frozen=True)
 class RoundDam(ShallowWater2D):
-    """The same dam, its initial state the exact average over each cell instead of the value at its centre."""
+    """A round dam whose initial state is the exact average over each cell instead of the value at its centre."""
 
     def initial(self, draw: Draw, domain: Grid) -> Tensor:
         part = disc_in_cells(domain, self.radius(draw).double().cpu().numpy())

@@ -73,7 +73,7 @@ class ETDRK4:
         return self.advance_in(max(1, math.ceil((t1 - t0) / self.step * (1 - 1e-12))), state, t1 - t0)
 
     def advance_in(self, count: int, state: Tensor, time: float) -> Tensor:
-        """By so many steps, whatever the longest allowed is; several threads may call it at once."""
+        """The state after `time`, in `count` equal steps of whatever length; several threads may call it at once."""
         h = round(time / count, 15)
         key = (h, state.dtype)
         if key not in self._coefficients:

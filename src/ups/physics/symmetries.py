@@ -68,8 +68,8 @@ def turns_of(task: TaskSpec, grid: Grid) -> Turns | None:
 
 
 def mirrors_of(task: TaskSpec) -> tuple[tuple[int, ...], ...] | None:
-    """Of a mirror across each axis of a task, the channels whose sign it changes; None where the equation knows a
-    direction."""
+    """The channels whose sign a mirror across each axis of a task changes; None where the equation knows a direction,
+    so that a mirrored sample is none."""
     vectors = _vectors_of(task)
     return None if vectors is None else tuple(tuple(v[axis] for v in vectors) for axis in range(task.ndim))
 

@@ -27,8 +27,8 @@ class Phases:
 
     @classmethod
     def since(cls, began: float | None = None) -> Phases:
-        """With what has passed since the command `began`: until the start of this process, and in it until now
-        (imports). What this process did before the command is not counted."""
+        """Phases that begin with the time since the command `began`: `start` until this process was started, `imports`
+        in it until now. What this process did before the command is not counted."""
         mine = process_started()
         command = mine if began is None else began
         return cls({"start": max(0.0, mine - command), "imports": time.time() - max(mine, command)})

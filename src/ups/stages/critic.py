@@ -69,7 +69,7 @@ class CriticStage(BehindOperator):
         return {"guess": self._missed(window).mean()}
 
     def evaluate(self, window: Window) -> dict[str, Tensor]:
-        """The same on the first steps after the context, with the same draws every time, `(B,)`."""
+        """The loss of each sample, `(B,)`, on the first steps after the context, with the same draws every time."""
         few = dataclasses.replace(window, targets=window.targets[:, :FIRST])
         with torch.no_grad():
             return {f"{window.task.name} guess": self._missed(few, same=True)}

@@ -47,7 +47,7 @@ class StageConfig(Config):
 
     @property
     def least_batch(self) -> int:
-        """Of all tasks."""
+        """The smallest batch of any task."""
         return min([self.batch, *self.batches.values()])
 
     @model_validator(mode="before")

@@ -73,7 +73,7 @@ class SteadyStage(ResidualStage):
         self.errors[task] = max(errors.mean().item(), 1e-9)
 
     def loss(self, window: Window) -> Losses:
-        """By chance per sample: the error of the mean over its usual one, or the square error of the velocity."""
+        """By chance for each sample either the error of the mean over its usual one, or the velocity's square error."""
         window = with_images(self.simulator, window)
         ((z, last, missed, condition),) = self._steps(window)
         scale, usual = self.flow.scale_of(window.task.name), self.errors.get(window.task.name, 1.0)

@@ -54,7 +54,7 @@ class BundleRequest:
     whole: bool = False
 
     def checked(self) -> BundleRequest:
-        """With this machine in the place of what was not said; ConfigError where it cannot be."""
+        """The request with this machine's version and platform for those not named; ConfigError if it cannot be met."""
         python, platform = self.python or _own_python(), self.platform or machine.machine()
         if not re.fullmatch(r"3\.\d{1,2}", python):
             raise ConfigError(f"--python is '{python}', but must be a version such as 3.12.")

@@ -123,7 +123,7 @@ def _rows_of(record: str, names: set[str]) -> Iterator[str]:
 
 
 def name_and_version(wheel: Path) -> tuple[str, str]:
-    """As its file name says them."""
+    """Name and version of a wheel, as its file name says them."""
     name, version, *_ = wheel.name.split("-")
     return name.replace("_", "-").lower(), version
 

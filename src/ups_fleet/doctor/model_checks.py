@@ -131,7 +131,7 @@ class StageChecks:
         return good(f"{same}; {counted(len(units), 'block')} alone too", strategy=strategy)
 
     def _smallest(self, failure: ModuleFailure, strategy: Strategy) -> ModuleFailure:
-        """From the part where the whole failed outwards: the smallest that also fails alone, on its captured input."""
+        """The smallest part that fails alone too, on its captured input: where the whole failed, or around that."""
         chain = failure.part.split(".")
         for length in range(len(chain), 1, -1):
             name = ".".join(chain[:length])

@@ -71,7 +71,7 @@ class Disturbance:
     needs: ClassVar[tuple[str, ...]] = ()  # what the machine must allow; see privileges.py
 
     def prepare(self, place: CaseDir) -> None:
-        """In the process of the case, before anything else."""
+        """Called in the process of the case, before anything else."""
 
     def data(self, place: CaseDir) -> Path:
         """The data file that the run is given."""
@@ -82,30 +82,30 @@ class Disturbance:
         return {}
 
     def streams(self, place: CaseDir) -> None:
-        """In the process of a command: where its output goes."""
+        """Called in the process of a command: says where its output goes."""
         print_to(place.console)
 
     def command(self, place: CaseDir) -> None:
-        """In the process of the command, before it begins."""
+        """Called in the process of the command, before it begins."""
 
     def start(self, start: RankStart, place: CaseDir) -> None:
-        """In the same process, before every start of the ranks."""
+        """Called in the process of the command, before every start of the ranks."""
 
     def rank(self, rank: int) -> Press:  # noqa: ARG002
-        """In every rank, before its work."""
+        """Called in every rank, before its work."""
         return lambda step, samples: None  # noqa: ARG005
 
     def at(self, point: str, rank: int) -> None:
-        """In a rank, at a place outside of the steps; see rank_hooks.py."""
+        """Called in a rank, at a place outside of the steps; see rank_hooks.py."""
 
     def meddle(self, place: CaseDir) -> None:
         """Between a first command that did not succeed and the next one."""
 
     def mend(self, place: CaseDir) -> None:
-        """Before the last command: make right what must be right for it to succeed."""
+        """Called before the last command: makes right what must be right for it to succeed."""
 
     def problems(self, place: CaseDir) -> list[str]:  # noqa: ARG002
-        """After all: what was promised besides and is not true."""
+        """Called at the end: what was promised besides and is not true."""
         return []
 
 
@@ -172,12 +172,12 @@ class CaseResult:
 
 
 def run_here() -> RunDir:
-    """In a rank: the folder of the run it is of."""
+    """The folder of the run that this rank is of."""
     return RunDir(Path(os.environ["UPS_HOME"]))
 
 
 def first_start() -> bool:
-    """In a rank: whether this is the first start of the ranks of a run."""
+    """Whether this rank belongs to the first start of the ranks of its run."""
     return os.environ.get("UPS_ATTEMPT") == "1"
 
 

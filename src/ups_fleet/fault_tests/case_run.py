@@ -177,7 +177,7 @@ def _compare(case: FaultCase, result: CaseResult, place: CaseDir, reference: Run
 
 
 def _equal(one: Path, other: Path, whole: bool) -> bool:
-    """The same weights to the bit; as a `whole`, every byte of the files, which also say what they were made with."""
+    """Whether two files hold the same weights to the bit; with `whole`, whether every byte of them is the same."""
     from safetensors.torch import load_file
 
     if whole:

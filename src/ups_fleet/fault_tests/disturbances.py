@@ -159,7 +159,7 @@ def shift_clock(how: str) -> None:
 
 @dataclass(frozen=True)
 class CappedMemory(Disturbance):
-    """From a step on a rank really allocates memory while its address space is really limited.
+    """A rank runs out of memory: from a step on it really allocates some while its address space is really limited.
 
     Once, and far too much; or, with `most`, at every step, so much that `most` samples are too many and half are not.
     """
@@ -241,7 +241,7 @@ class Pulses(Starved):
 
 @dataclass(frozen=True)
 class Crowd(Starved):
-    """At nice 19 on one core, which somebody else has half of the time."""
+    """A rank at nice 19 on one core, which somebody else has half of the time."""
 
     def rank(self, rank: int) -> Press:
         if str(rank) == self.whom:
@@ -306,7 +306,7 @@ class Streams(Disturbance):
             self._close()
 
     def _close(self) -> None:
-        """As if this process had been started without them."""
+        """Close streams, as if this process had been started without them."""
         names: Any = sys
         os.close(1)
         names.stdout = names.__stdout__ = None

@@ -140,7 +140,7 @@ def _half(t: Drawn) -> dict[str, Any]:
 
 
 def _oom_again(t: Drawn) -> tuple[Fault, ...]:
-    """On one rank, and on another in the retry."""
+    """Too little memory on one rank, and on another in the retry."""
     first, second = t.d.sample(["data", "forward", "backward"], 2)
     other = t.d.randrange(t.world)
     return Fault("oom", t.rank, first, t.step), Fault("oom", other, second, min(t.step + 2, LAST - 1))

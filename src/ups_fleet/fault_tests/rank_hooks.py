@@ -211,7 +211,7 @@ def nudge(module: nn.Module) -> None:
 
 
 def _infinite(value: Tensor) -> Tensor:
-    """The same number, with an infinite gradient."""
+    """A number, with an infinite gradient."""
     zero = value - value.detach()
     return value.detach() + zero * float("inf") if value.requires_grad else value
 

@@ -154,7 +154,7 @@ class Download:
         self._tried(lambda: self._whole(facts))
 
     def _whole(self, facts: RemoteFacts) -> None:
-        """In one answer, every time from its beginning."""
+        """Fetch a file in one answer, every time from its beginning."""
         self._require_room(facts.size or 0)
         self.pieces.begin_whole()
         done = 0

@@ -135,7 +135,7 @@ class StageData(LightningDataModule):
             self.sets = aligned(self.sets, self.parent.codec.tasks)
 
     def windows(self) -> Windows:
-        """Those of this rank."""
+        """The windows of this rank."""
         config, trainer = self.config, self.trainer
         sets = [data for data in self.sets if STAGES[self.name].learns(data.task)]
         dist = Dist(trainer.global_rank, trainer.world_size, trainer.strategy.root_device)

@@ -93,7 +93,7 @@ class Validation:
 
 
 def validation_of(run: RunDir) -> Validation | None:
-    """Of each task the error that the last stage has measured of it in physical space; None where none has."""
+    """The error of each task that the last stage has measured in physical space; None where none has."""
     errors: dict[str, tuple[str, float]] = {}
     for outcome in read_json(run.stages).values():
         if isinstance(outcome, dict):

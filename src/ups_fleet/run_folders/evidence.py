@@ -121,7 +121,7 @@ def budget_of(folder: RunDir, stage: str) -> StageBudget:
 
 
 def checkpoints_of(folder: RunDir) -> dict[str, int]:
-    """By stage the step of its newest published checkpoint. It had all its files when it got its name; a resume
+    """The step of each stage's newest published checkpoint. It had all its files when it got its name; a resume
     verifies them, and goes back to an older one where they are damaged."""
     steps = {}
     try:

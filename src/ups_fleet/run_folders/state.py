@@ -88,7 +88,7 @@ class RunState:
         return sum(values) / len(values) if values else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can say it."""
+        """The state as plain values, as JSON can hold them."""
         facts = {name: getattr(self, name) for name in ("name", "word", "sentence", "stage", "step", "of", "resumable")}
         facts |= {"host": self.host, "seconds": self.seconds, "device": self.device, "changed": self.changed}
         errors = {

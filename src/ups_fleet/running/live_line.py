@@ -38,7 +38,7 @@ class LiveLine:
         self._drawn, self._next = False, time.monotonic() + EVERY
 
     def before(self, say: Callable[[str], None]) -> Callable[[str], None]:
-        """The same way to say something, with room made for it."""
+        """A function that makes room for a sentence, then calls `say` with it."""
 
         def cleared(sentence: str) -> None:
             self.clear()

@@ -112,7 +112,7 @@ class Local:
         return sorted(_mine(key))
 
     def _leaders(self, key: str) -> list[int]:
-        """Those of its processes that no other of them has started."""
+        """The processes of a job that no other of them has started."""
         pids = set(self._processes(key))
         return [pid for pid in pids if (fields := stat_of(pid)) and int(fields[1]) not in pids]
 

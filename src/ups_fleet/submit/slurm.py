@@ -233,7 +233,7 @@ def _tasks(identity: str) -> list[dict[str, str]]:
 
 
 def _accounts(identity: str) -> list[dict[str, str]]:
-    """The same from SLURM's accounts, where it keeps any."""
+    """What SLURM's accounts say of a job, as `_tasks` gives it; nothing where it keeps none."""
     try:
         text = _answer("sacct", "--allocations", "--parsable2", "--noheader", "--format=State,ExitCode", "-j", identity)
     except UpsError:  # it keeps none

@@ -66,7 +66,7 @@ def first_cause(
 
 
 def culprit(states: Sequence[RankState]) -> RankState | None:
-    """Of ranks that still exist, the one the others wait for: stopped, else busy rather than waiting, else behind."""
+    """The rank that the others wait for, of those that exist: one that is stopped, else busy, else behind."""
 
     def order(state: RankState) -> tuple[bool, bool, bool, int, float]:
         beat = state.beat

@@ -15,7 +15,7 @@ from ups.files import write_atomic
 
 
 def answer(path: Path) -> None:
-    """From now on SIGUSR2 has this process write its recorder to `path`, also while its main thread waits in C.
+    """Have this process write its recorder to `path` at SIGUSR2 from now on, also while its main thread waits in C.
 
     The kernel writes the number of an arriving signal to a pipe, which a thread reads; nothing comes while the
     interpreter is locked. An empty file says that this process can be asked.

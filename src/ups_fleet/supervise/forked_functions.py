@@ -88,7 +88,7 @@ class Result:
         return self.answered and self.exitcode == 0 and not self.error
 
     def ending(self) -> str:
-        """In words: what went wrong."""
+        """What went wrong, in words."""
         if self.hung:
             return f"did not answer within {self.seconds:.0f} s"
         if self.error:

@@ -78,7 +78,7 @@ def of_run(folder: Path) -> dict[int, dict[str, str]]:
 
 
 def of_runs() -> dict[tuple[int, int], dict[int, dict[str, str]]]:
-    """The same of every run, by the identity of its folder.
+    """As `of_run`, for all runs, by the identity of a run's folder.
 
     Anybody may name a folder in UPS_HOME; the other two variables are a supervisor's. It is the folder itself that
     counts (device and inode), as each process sees it: in another mount namespace the same path is another folder.

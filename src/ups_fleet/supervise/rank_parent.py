@@ -144,7 +144,8 @@ def _end_orphans() -> None:
 
 
 def settle(parent: int, log: str) -> None:
-    """In the child: a session of its own (its children are found by it), death with its parent, output to its log."""
+    """Called in the child: gives it a session of its own (by which its children are found), has it die with its
+    parent, and sends its output to its log."""
     os.setsid()
     die_with_parent(signal.SIGKILL, parent)
     for one in FORWARDED:
@@ -157,7 +158,7 @@ def settle(parent: int, log: str) -> None:
 
 
 def execute(command: list[str], parent: int, log: str) -> None:
-    """In the child: become the command."""
+    """Called in the child: becomes the command."""
     try:
         settle(parent, log)
         os.execvp(command[0], command)

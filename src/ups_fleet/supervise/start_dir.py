@@ -105,7 +105,7 @@ class StartDir:
         return self.folder / f"where-{node}.txt"
 
     def pids(self) -> dict[int, Path]:
-        """By rank: the file with the number of its process."""
+        """The files with the process number of each rank, by rank."""
         names = {path.name.removeprefix("pid-"): path for path in self.folder.glob("pid-*")}
         return {int(rank): path for rank, path in names.items() if rank.isdecimal()}
 

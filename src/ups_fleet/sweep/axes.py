@@ -105,7 +105,7 @@ def grid(axes: Sequence[SweepAxis]) -> list[dict[str, str]]:
 
 
 def drawn(axes: Sequence[SweepAxis], count: int, seed: int) -> list[dict[str, str]]:
-    """So many different points at random; fewer where there are not so many."""
+    """`count` different points, drawn at random; fewer where there are not so many."""
     rng = random.Random(seed)
     points: dict[tuple[str, ...], dict[str, str]] = {}
     for _ in range(TRIES * count):
@@ -133,7 +133,7 @@ def points_of(settings: Sequence[Mapping[str, str]], seeds: Sequence[int] = ()) 
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """For each dotted key so much of its end as tells it from the others."""
+    """A short name for each dotted key: as much of its end as tells it from the others."""
     unique = list(dict.fromkeys(keys))
     names = {}
     for key in unique:

@@ -53,7 +53,7 @@ class Manifest:
         return sum_of(self._values())
 
     def content(self) -> bytes:
-        """As it is stored."""
+        """The bytes that are stored."""
         return json.dumps({**self._values(), "sum": self.sum}, indent=1).encode()
 
     def _values(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class RunFacts:
 
     @classmethod
     def read(cls, folder: Path, owner: int) -> RunFacts:
-        """Those of a folder, with the settings that the last start of the run had."""
+        """The facts of the run in a folder, with the settings that its last start had."""
         return cls(folder, TrackingConfig.model_validate(read_json(RunDir(folder).tracking("settings.json"))), owner)
 
     @cached_property

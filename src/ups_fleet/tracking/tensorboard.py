@@ -113,6 +113,6 @@ class _EventFile:
 
 
 def _block(values: Mapping[str, Any]) -> str:
-    """As a block of code, which TensorBoard shows as it is."""
+    """Values as a block of code, which TensorBoard shows as it is."""
     lines = json.dumps(values, indent=2, ensure_ascii=False, default=str).splitlines()
     return "\n".join("    " + line for line in lines)

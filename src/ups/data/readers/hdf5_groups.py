@@ -14,11 +14,13 @@ Held = dict[str, Variable]
 
 
 def grouped(path: Path, variables: Sequence[Variable], definition: Definition) -> dict[str, Held]:
-    """Of each group that is a trajectory, its arrays by their names in it; nothing for a file without such groups.
+    """The arrays of each group that is a trajectory, by their names in it; empty for a file without such groups.
 
-    A group is one where it holds the fields of the task, by their names or as `datasets` says; in a task without
-    fields, where all groups hold the same. DataError where one lacks some of the fields, or where all groups hold the
-    same and none of the fields.
+    A group is a trajectory if it holds the fields of the task, by their names or as `datasets` says; in a task without
+    fields, if all groups hold the same.
+
+    Raises:
+        DataError: A group lacks some of the fields, or all groups hold the same and none of the fields.
     """
     keys, alike = {v.key for v in variables}, _alike(variables)
     if not definition.fields:
@@ -58,7 +60,7 @@ def _has(held: Held, ways: tuple[tuple[str, ...], ...]) -> bool:
 
 
 def _outermost(places: Sequence[str]) -> list[str]:
-    """Those that lie in no other of them."""
+    """The groups that lie in no other of them."""
     there = set(places)
     return [place for place in places if not any(place[:at] in there for at in slashes(place))]
 

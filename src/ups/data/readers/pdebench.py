@@ -149,7 +149,7 @@ class GroupsSource(PDEBenchSource):
 
     @staticmethod
     def varying(file: Any, task: TaskSpec, ids: tuple[str, ...]) -> dict[str, Array]:
-        """Those that the identity of the file gives a range, from the `config` of each sample."""
+        """Parameters that vary within the file, as `ups_identity` says of it: a value per sample, from its `config`."""
         made = parse_json(file.attrs.get("ups_identity", "{}")).get("params", {})
         names = [p.name for p in task.parameters if isinstance(made.get(p.name), dict)]
         configs = [config_leaves(file[name].attrs.get("config", "")) for name in ids] if names else []

@@ -95,7 +95,7 @@ class CheckpointStore:
         return earlier
 
     def wait(self) -> None:
-        """Until the last save is published and verified; OSError if it could not be. A second copy is awaited too."""
+        """Wait until the last save and its second copy are published and verified; OSError if the save could not be."""
         failure = self._settle()
         if failure is not None:
             raise failure

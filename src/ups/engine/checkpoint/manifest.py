@@ -127,7 +127,7 @@ class DamageError(ValueError):
 
 
 def known_by(path: Path) -> Stamp:
-    """By what a checkpoint is known to be the same as before; empty where it cannot be."""
+    """The stamp by which a checkpoint is known to be unchanged; empty where it cannot be read."""
     try:
         return stamp(path)
     except (OSError, DamageError):

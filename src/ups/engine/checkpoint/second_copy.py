@@ -33,7 +33,7 @@ class SecondCopy:
                 self._thread.start()
 
     def wait(self, patience: float = PATIENCE) -> None:
-        """Until the last checkpoint that was taken is copied, or for so long."""
+        """Wait until the last checkpoint that was taken is copied, for `patience` seconds at most."""
         thread = self._thread
         if thread is not None:
             thread.join(patience)

@@ -47,7 +47,7 @@ class StateStore(Protocol):
         """Begin to save. What comes back is the failure of the save before, where nobody has waited for it."""
 
     def wait(self) -> None:
-        """Until the last save is on the disk and verified; OSError if it could not be."""
+        """Wait until the last save is on the disk and verified; OSError if it could not be."""
 
     def newest(self) -> Checkpoint | None: ...
     def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None: ...

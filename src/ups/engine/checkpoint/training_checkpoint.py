@@ -39,7 +39,7 @@ class TrainingCheckpoint:
         }
 
     def _blank(self) -> dict[str, Tensor]:
-        """In the place of the best weights, where there are none yet."""
+        """What stands for the best weights while there are none yet."""
         return {name: torch.zeros_like(value) for name, value in self.learner.ema.average.items()}
 
     def _moment(self, key: str, value: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class TrainingCheckpoint:
         )
 
     def wait(self) -> None:
-        """Until the newest checkpoint is on the disk and verified."""
+        """Wait until the newest checkpoint is on the disk and verified."""
         try:
             self.store.wait()
         except OSError as error:

@@ -178,7 +178,7 @@ def _own_device(name: str, local: int) -> torch.device:
 
 
 def _backend(config: DistConfig, device: torch.device, local: int) -> str:
-    """As configured, or an error: never another one in silence."""
+    """The backend that is configured, or ConfigError: never another one in silence."""
     apart = device.type == "cuda" and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
     if config.backend == "nccl" and not (apart and dist.is_nccl_available()):
         count = torch.cuda.device_count()

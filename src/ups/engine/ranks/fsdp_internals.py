@@ -67,7 +67,7 @@ def groups_of(state: Any) -> list[Any]:
 
 
 def undo(module: Any, device: torch.device) -> None:
-    """After an exception anywhere in forward or backward: every group resharded, and no part of a gradient left."""
+    """Reshard every group and drop every part of a gradient, after an exception anywhere in forward or backward."""
     root = state_of(module)
     if hasattr(module, "reset_iter_state"):
         module.reset_iter_state()

@@ -108,7 +108,7 @@ class Sharded:
         return self.policy == "always" or (self.policy == "probation" and self._left > 0)
 
     def begin(self, last: bool) -> None:
-        """Before each microbatch of a step: gradients stay on the rank until the backward of the last one."""
+        """Prepare for a microbatch of a step: gradients stay on the rank until the backward of the `last` one."""
         if self._starts and self._left > 0:
             self._left -= 1
         self._starts = last
@@ -132,7 +132,7 @@ class Sharded:
             p.grad = None
 
     def recover(self) -> None:
-        """As if the attempt had not been: every piece resharded, every part of a gradient dropped."""
+        """Undo an attempt: reshard every piece, and drop every part of a gradient."""
         self._left, self._starts, self._depth = PROBATION, True, 0
         self._uses.clear()
         fsdp_internals.undo(self.module, self.device)
@@ -176,7 +176,7 @@ class Sharded:
         return torch.cat(pieces_of_all)[: len(p)].to(local.device)
 
     def digests(self, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-        """Of this rank's pieces, where replicas hold them too; nothing where every rank holds others."""
+        """Digests of this rank's pieces, if replicas hold them too; empty where every rank holds others."""
         if self.mesh.ndim == 1:
             return {}
         axis = self.mesh.ndim - 1

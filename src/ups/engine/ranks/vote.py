@@ -148,8 +148,8 @@ class StepVote:
             raise attempt.error from lost  # this rank's own failure came before it lost the others
 
     def _clear(self, words: Sequence[Word], attempt: Attempt, last: bool) -> None:
-        """After a common no: as if the attempt had not been. Everyone stops if it was the `last`, or not for want of
-        memory: the rank that failed with its own error, the others naming it."""
+        """Undo an attempt after a common no. Everyone stops if it was the `last`, or failed not for want of memory: the
+        rank that failed with its own error, the others naming it."""
         self.parallel.recover()
         if not last and all(word.kind != OTHER for word in words):
             return

@@ -291,7 +291,7 @@ def _device(name: str) -> tuple[str, torch.device | None]:
 
 
 def _by_the_clock(stage: StageCost, train: TrainConfig, step: float, slower: float, roof: Ceilings) -> StageTime:
-    """From the seconds of a step; a validation is as much slower than its ceilings as a step is."""
+    """A stage's time, told from the seconds of a step; validations are as much slower than their ceilings as steps."""
     checking = roof.seconds(stage.checking) * slower
     within = math.inf if train.seconds is None else max(1, int(train.seconds / step))
     steps = int(within if train.steps is None else min(train.steps, within))

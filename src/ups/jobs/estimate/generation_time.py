@@ -34,8 +34,11 @@ def _seconds(config: GenerateConfig) -> float:
 
 
 def _file_seconds(config: GenerateConfig, params: FileParams, most: float) -> float:
-    """Of a transient task the first batch, as far as it comes; of a steady one, whose solution says nothing before it
-    is there, more and more samples while that is quick."""
+    """The seconds to make a file, told from a trial of at most about `most` seconds.
+
+    A transient task is tried with its first batch, as far as it comes. A steady one, whose solution says nothing before
+    it is there, is tried with more and more samples while that is quick.
+    """
     equation = params.equation(EQUATIONS[config.task])
     domain = equation.domain(config.resolution or equation.task.resolution)
     spec, frames = equation.spec(), len(equation.times()[: config.frames])

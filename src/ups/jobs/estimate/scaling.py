@@ -116,7 +116,7 @@ def counts_up_to(most: int) -> list[int]:
 
 
 def bytes_of_weights(module: nn.Module, ranks: DistConfig, precision: str) -> tuple[int, int]:
-    """Of the trained weights, and of what they are gathered as."""
+    """Bytes of the trained weights, and of what they are gathered as."""
     whole, blocks = (
         sum(p.numel() * p.element_size() for part in parts for p in part.parameters() if p.requires_grad)
         for parts in ([module], units_of(module))

@@ -30,8 +30,8 @@ class Glance:
 
 
 def glances(source: Source, every: int) -> list[Glance]:
-    """Of a few samples the first frame and the one that follows where every so many are kept; none where a sample has
-    no such frames, or does not say its parameters."""
+    """The first frame of a few samples, and the one `every` frames later. Samples that are shorter, or do not say their
+    parameters, are left out."""
     result = []
     for i in sampled(source, LOOKED_AT):
         params, times = known_numbers(source, i), source.times_of(i)

@@ -186,7 +186,7 @@ def _question(here: DataProfile, sources: Sequence[Source]) -> list[str]:
 
 
 def _of_one_task(sources: Sequence[Source]) -> list[Source]:
-    """The same sources, those of one name as of one task, with the parameters of all; DataError where they differ."""
+    """The sources, those of a task's name under one task with the parameters of all; DataError where they differ."""
     names = dict.fromkeys(source.task.name for source in sources)
     tasks = {name: same_task([source for source in sources if source.task.name == name]) for name in names}
     return [renamed(source, tasks[source.task.name]) for source in sources]
@@ -229,7 +229,7 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> DataProfile:
 
 
 def _looked_into(source: Source, here: DataProfile, every: int, thin: int) -> DataProfile:
-    """With frames of a few samples of a source, as far apart as they will be."""
+    """The profile with frames of a few samples of a source, as far apart as they will be in training."""
     if source.task.steady:
         return here
     seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))

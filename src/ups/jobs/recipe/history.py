@@ -33,7 +33,7 @@ class Triple:
 
 
 def triples(source: Source, every: int, thin: int) -> list[Triple]:
-    """Of a few samples, from beginning to end, where every so many frames and cells are kept."""
+    """Triples of a few samples, from beginning to end, of every `every`-th frame and every `thin`-th cell."""
     result = []
     for i in sampled(source, LOOKED_AT):
         params, times = known_numbers(source, i), source.times_of(i)
@@ -67,9 +67,18 @@ def hides(seen: Sequence[Triple]) -> bool:
 
 
 def _unexplained(seen: Sequence[Triple], before: bool) -> Array:
-    """For all channels together, then for each: the part of the changes to the last frames of the second half of the
-    triples that ridge regression on the first half misses: of random functions of what lies around a cell in the
-    middle frame, and with `before` in the change to that one too. Cells that do not count are 0, and not asked for."""
+    """How much of the changes to the last frames of triples cannot be told from their middle frames.
+
+    Ridge regression on random functions of what lies around a cell in the middle frame, and with `before` in the change
+    to that frame too. Cells that do not count are 0, and not asked for.
+
+    Args:
+        seen: Triples; the first half is fitted to, the second half judged.
+        before: Whether the change to the middle frame is looked at.
+
+    Returns:
+        The part of the changes that is missed, for all channels together and then for each, `(1 + C,)`.
+    """
     draw = np.random.default_rng(0)
     frames = np.stack([triple.frames for triple in seen])
     axes = tuple(range(frames.ndim - 1))
@@ -111,7 +120,7 @@ def _squares(values: Array) -> Array:
 
 
 def _around(values: Array, periodic: Sequence[bool]) -> Array:
-    """Of `(*S, C)` for each cell its own values and those 1, 2, 4 … cells away along each axis, `(cells, features)`."""
+    """The values of each cell of `(*S, C)`, and those 1, 2, 4 … cells away along each axis, `(cells, features)`."""
     neighbours = [values]
     for axis, wraps in enumerate(periodic):
         cells = values.shape[axis]

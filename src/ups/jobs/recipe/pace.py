@@ -61,7 +61,7 @@ def _changes(source: Source, index: int, steps: list[int], thin: int) -> tuple[l
 
 
 def _mean(values: Array) -> Array:
-    """Of `(*S, C)` over the cells that count; 0 where none does."""
+    """The mean of `(*S, C)` over the cells that count, `(C,)`; 0 where none does."""
     counted = np.isfinite(values)
     axes = tuple(range(values.ndim - 1))
     mean: Array = np.where(counted, values, 0).sum(axes) / np.maximum(counted.sum(axes), 1)

@@ -44,7 +44,7 @@ def differences(source: Source) -> list[str]:
 
 
 def times_in_words(source: Source) -> list[str]:
-    """From when to when frames were taken, and how far apart, of all samples; a line of `data info`."""
+    """A line of `data info`: from when to when frames of all samples were taken, and how far apart."""
     rows = {id(t): np.asarray(t, np.float64) for t in map(source.times_of, range(len(source)))}.values()
     long = [t for t in rows if len(t) > 1]
     if not long:

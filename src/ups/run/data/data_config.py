@@ -208,7 +208,7 @@ class DataConfig(GenerateConfig):
 
     @property
     def paths(self) -> list[str]:
-        """Those of them that are paths of this machine."""
+        """Those of `words` that are paths of this machine."""
         return [word for word in self.words if is_path(word)]
 
     @property

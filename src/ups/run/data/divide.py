@@ -109,7 +109,7 @@ def cut_besides(split: Split) -> str:
 
 
 def left_out(data: DataConfig, source: Source, split: Split) -> str | None:
-    """In a sentence, how many samples with held-out values are not tested, because training begins from the same."""
+    """A sentence on how many samples with held-out values are not tested, as training begins from the same; or None."""
     if not data.split.hold_out:
         return None
     aside = sum(held_aside(data.split, source))

@@ -124,8 +124,10 @@ def _inside(source: Source, inputs: Array) -> Array:
 
 
 def question(sources: Sequence[Source], answered: Collection[str] = ()) -> list[str]:
-    """In a sentence, which numbers of samples differ between the samples of a task and are called parameters by nobody:
-    they may be results, which give away what is to be predicted. `answered` are names that somebody speaks of."""
+    """A sentence that asks about numbers that differ between the samples of a task and that nobody calls parameters.
+
+    They may be results, which give away what is to be predicted. Those of the names `answered` are not asked about.
+    """
     unnamed = {name: key for source in sources for name, key in source.unnamed.items() if name not in answered}
     if not unnamed:
         return []

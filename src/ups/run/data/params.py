@@ -105,7 +105,7 @@ class FileParams:
         return kind(**self.shared, **{name: r.low for name, r in self.ranges.items()})
 
     def check(self, kind: type[Equation]) -> Equation:
-        """The same, after both ends of every range have been tried."""
+        """As `equation`, after both ends of every range have been tried: an error if an equation refuses one."""
         for ends in itertools.product(*((r.low, r.high) for r in self.ranges.values())):
             kind(**self.shared, **dict(zip(self.ranges, ends, strict=True)))
         return self.equation(kind)

@@ -93,7 +93,7 @@ def _row(data: DataSet, values: dict[str, Any], identity: Identity) -> dict[str,
 
 
 def _packed(statistics: TaskStatistics) -> dict[str, Any]:
-    """As JSON: a float32 survives the way there and back to the bit."""
+    """Statistics as plain numbers for JSON; a float32 survives the way there and back to the bit."""
     return {
         name: value.tolist() if isinstance(value, torch.Tensor) else list(value)
         for name, value in asdict(statistics).items()

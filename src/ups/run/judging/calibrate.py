@@ -124,9 +124,11 @@ class Stretches:
         self.even += [number % 2 == 0 for number in numbers]
 
     def factors(self, task: TaskSpec) -> tuple[tuple[float, ...], ...]:
-        """Of each step and channel the factor of the least CRPS of the trajectories that are fitted to; 1 throughout,
-        unless it surely lowers that of the others. Channels of one field have one, so that what is linear in them (a
-        divergence) stays as it is."""
+        """The factor of each step and channel that gives the trajectories it is fitted to the least CRPS.
+
+        It is 1 throughout unless that surely lowers the CRPS of the other trajectories too. Channels of one field share
+        a factor, so that what is linear in them (a divergence) stays as it is.
+        """
         most = max(table.shape[1] for table in self.tables)
         table = np.concatenate([np.pad(t, [(0, 0), (0, most - t.shape[1]), (0, 0), (0, 0)]) for t in self.tables])
         table = np.where(np.isfinite(table), table, 0.0)  # a rollout that runs away says nothing of the others

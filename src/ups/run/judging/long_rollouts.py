@@ -27,7 +27,7 @@ def long_rollouts(
     settings: EvalConfig,
     count: int,
 ) -> dict[str, dict[str, Array]]:
-    """By predictor and name of the number, a value for each of about `settings.samples` of the `count` trajectories.
+    """Numbers of long rollouts by predictor and name, one for each of about `settings.samples` of `count` trajectories.
 
     A rollout is `settings.horizon` times as long as what is known of the truth. `size` is the largest root mean square
     of any field in any frame, over the largest that the truth has of it; `bounded` is 1 where that is at most BOUND,

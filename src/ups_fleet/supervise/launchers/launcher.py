@@ -58,12 +58,12 @@ class Launcher(Protocol):
         ...
 
     def afresh(self) -> bool:
-        """After a start in which no rank got to a step: whether it will start them in another way from now on, that
+        """Called after a start in which no rank got to a step: whether it will now start them in another way, which
         carries over less from this process."""
         ...
 
     def close(self) -> None:
-        """After the last start: give back what it holds over all starts."""
+        """Give back what it holds over all starts, after the last of them."""
         ...
 
 
