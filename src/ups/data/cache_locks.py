@@ -13,7 +13,15 @@ from ups.types import DataError
 
 @contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[bool]:
-    """A lock that ends with the process; whether it was to be had."""
+    """Hold a lock on a file, made if it is missing, while the block runs; the lock ends with the process.
+
+    Args:
+        path: The file.
+        wait: Whether to wait while another process holds it.
+
+    Yields:
+        Whether the lock is held: False if another process holds it and `wait` is not set.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -27,16 +35,16 @@ def locked(path: Path, wait: bool = False) -> Iterator[bool]:
 
 
 def lock_for_reading(manifest: Path) -> int:
-    """A descriptor that, as long as it is open, keeps others from taking the cache away."""
+    """Lock the cache of a manifest against removal; the lock lasts until the descriptor returned is closed."""
     handle = os.open(manifest, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with suppress(OSError):  # on a file system without locks the seals alone show it
+    with suppress(OSError):  # without locks, only the seals of cache.py show a removal
         fcntl.flock(handle, fcntl.LOCK_SH)
     return handle
 
 
 @contextmanager
 def unread(manifest: Path) -> Iterator[None]:
-    """The block may take a cache away; a DataError where a run is reading it."""
+    """Keep others from reading the cache of a manifest while the block removes it; DataError if a run is reading it."""
     try:
         handle = os.open(manifest, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # it has none, so nobody can read it

@@ -30,9 +30,13 @@ def resize_spectrum(spectrum: Tensor, shape: tuple[int, ...], to: tuple[int, ...
 
 
 def resolving(domain: Grid, wavenumber: float, at_least: tuple[int, ...]) -> Grid:
-    """The least grid on the box of `domain`, but `at_least` that, two thirds of whose Nyquist reach `wavenumber`.
+    """The coarsest grid on the box of `domain` that holds waves up to `wavenumber` in two thirds of its spectrum.
 
-    Sizes are even products of 2, 3 and 5, which transform fast.
+    Args:
+        domain: A grid of the box.
+        wavenumber: The largest wavenumber, in radians per length.
+        at_least: The least number of cells along each axis, taken where it is enough; larger numbers are even products
+            of small primes, which transform fast.
     """
     from scipy.fft import next_fast_len  # slow to import
 

@@ -16,8 +16,8 @@ class Contention:
         self._used, self._stolen = _machine()
 
     def share(self) -> float:
-        """The part of the time in which a processor was wanted and not had: because other processes of this machine
-        had it, or because its host gave it to other machines. 0 where the system does not say."""
+        """The part of the time in which a processor was wanted and not had, for other processes of this machine or, by
+        its host, other machines had it. 0 where the system does not say."""
         ran, waited = _scheduled()
         used, stolen = _machine()
         queue = _part(waited - self._waited, ran - self._ran)
