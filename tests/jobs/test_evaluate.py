@@ -621,7 +621,7 @@ def test_the_demo_trains_an_fno_beside_ours_where_it_can_and_says_how_where_not(
     monkeypatch.setattr(demo, "available", lambda: installed)
     monkeypatch.setattr(demo, "make_data", lambda config, out, _: (out, dict.fromkeys(config.data, out)))
     (tmp_path / "small.yaml").write_text("data: {a: {task: advection1d, samples: 4, resolution: 32, device: cpu}}")
-    demo.demo(tmp_path / "demo", tmp_path / "small.yaml", SCREEN, start=run)
+    demo.demo(tmp_path / "demo", tmp_path / "small.yaml", SCREEN, carry_out=run)
     assert asked[0].evaluation.baselines == (("fno",) if installed else ())
     monkeypatch.setattr("ups.eval.fourier.installed", lambda: installed)
     judge = Judge(asked[0], build([TASKS["advection1d"]]), Cost(seconds=60.0), torch.device("cpu"), SCREEN)

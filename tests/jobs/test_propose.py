@@ -37,6 +37,7 @@ from ups.run.data.data_config import GenerateConfig, SplitConfig
 from ups.run.data.datasets import open_files
 from ups.run.data.generate import generate
 from ups.run.data.outlines import outlines
+from ups.run.start import Start
 from ups.types import UNKNOWN, ConfigError, DataError, Dynamics
 
 
@@ -348,13 +349,13 @@ def test_fit_hands_on_what_it_saw_of_how_states_go_on_unless_the_user_says_it(
     task = Definition("wind", dims=("sample", "time", "x"), fields={"u": ("u",)}, periodic=("x",), advected_by=says)
     np.savez(tmp_path / "wind.npz", u=u, c=speed)
     text = replace(task, datasets={"c": "c"}, dt=0.05).text()
-    (tmp_path / "wind.yaml").write_text(text + "advected_by: []\n" * (says == ()))
+    (tmp_path / "wind.yaml").write_text(text)
     for data, keys in (
         (Data(u, params={"c": speed}, task=task), {}),
         (tmp_path / "wind.npz", {"data.data.task": str(tmp_path / "wind.yaml")}),
     ):
         with pytest.raises(Begun) as asked:
-            fit(data, 1, "run", tmp_path, "cpu", keys, Screen.silent(), overwrite=True)
+            fit(data, 1, "run", tmp_path, "cpu", keys, Screen.silent(), Start(overwrite=True))
         assert asked.value.args[0] == [Dynamics(advected_by=("c",) if says is None else says)]
 
 

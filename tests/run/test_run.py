@@ -26,6 +26,7 @@ from ups.physics import TASKS
 from ups.progress import Screen, TrainingProgress
 from ups.run.config import RunConfig, run_config
 from ups.run.run import run_alone as run
+from ups.run.start import Start
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
 
@@ -131,7 +132,7 @@ def test_an_interrupted_run_resumes_to_the_same_simulator(tmp_path: Path, monkey
     with pytest.raises(KeyboardInterrupt):
         run(settings(broken, **budget), Screen(silent, silent, stop))
     assert json.loads((broken / "runs/tiny/verdict.json").read_text())["verdict"] == "INTERRUPTED"
-    resumed = run(settings(broken, **budget), SCREEN, resume=True)[0]
+    resumed = run(settings(broken, **budget), SCREEN, Start(resume=True))[0]
     weights = [load_file(folder.artifact("simulator")) for folder in (whole, resumed)]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

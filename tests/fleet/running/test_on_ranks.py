@@ -22,7 +22,7 @@ def test_the_demo_is_run_on_the_ranks_of_its_config(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(
         "ups_fleet.running.supervised.supervise",
-        lambda config, **_: (starts.append(config.dist.ranks), Ending.SUCCESS)[1],
+        lambda config, *_, **__: (starts.append(config.dist.ranks), Ending.SUCCESS)[1],
     )
     monkeypatch.setattr(
         "ups_fleet.running.supervised.finish_alone", lambda config, *_, **__: (config, starts.append(None))

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from ups.data.inflation import PIECE, check_size
 
@@ -17,6 +18,7 @@ DOUBLE, OPAQUE = 6, 17  # classes of variables: the first of numbers, and one wi
 WIDTHS = (8, 4, 1, 1, 2, 2, 4, 4, 8, 8)  # bytes of a number of each class from DOUBLE on
 IMAGINARY = 1 << 11  # among the flags of a variable: it is complex
 LONGEST = 4096  # bytes of dimensions, or of a name
+LITTLE = 512  # bytes of a file that mostly say it
 HEAD = 3 * LONGEST  # bytes unpacked to read of what a variable consists
 
 
@@ -25,7 +27,7 @@ def check_packed(path: Path) -> dict[str, tuple[int, ...]]:
     shape of those that are complex, of which the end is not seen. What is damaged in another way is left to whoever
     reads it."""
     size, imaginary = path.stat().st_size, dict[str, tuple[int, ...]]()
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=0) as file:  # a buffer would read more than is looked at
         beginning = file.read(FILE_HEADER)
         if not beginning.startswith(b"MATLAB 5.0") or len(beginning) < FILE_HEADER:
             return {}
@@ -34,11 +36,22 @@ def check_packed(path: Path) -> dict[str, tuple[int, ...]]:
             file.seek(at)
             kind, length = struct.unpack(f"{order}II", file.read(TAG))
             if kind == COMPRESSED:
-                with suppress(zlib.error, struct.error):
-                    head = zlib.decompressobj().decompress(file.read(min(length, HEAD)), HEAD)
-                    imaginary.update(_checked(path, head, order))
+                with suppress(zlib.error):
+                    for head in _heads(file, min(length, HEAD)):
+                        with suppress(struct.error):  # not all of it is there yet
+                            imaginary.update(_checked(path, head, order))
+                            break
             at += TAG + length
     return imaginary
+
+
+def _heads(file: IO[bytes], length: int) -> Iterator[bytes]:
+    """How a packed variable begins, as little of it as can be, then more."""
+    unpacking, head = zlib.decompressobj(), b""
+    while length > 0 and len(head) < HEAD and (piece := file.read(min(length, LITTLE))):
+        length -= len(piece)
+        head += unpacking.decompress(piece, HEAD - len(head))
+        yield head
 
 
 def _checked(path: Path, head: bytes, order: str) -> Iterator[tuple[str, tuple[int, ...]]]:
