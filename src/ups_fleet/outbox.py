@@ -31,6 +31,11 @@ LOG = 8192  # bytes that are kept of what a library prints
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")  # the last line of a traceback
 
 
+def input_ended(seconds: float) -> bool:
+    """Whether the standard input, to which nobody writes, has ended; waited for so long."""
+    return bool(select.select([0], [], [], seconds)[0])
+
+
 class Line:
     """What a sender has of its courier: it says that it gets on, and hears that the run is over."""
 
@@ -48,7 +53,7 @@ class Line:
 
     def over(self, seconds: float) -> bool:
         """Whether the run has ended, or nobody carries it out any more; waited for so long."""
-        return bool(select.select([0], [], [], seconds)[0])
+        return input_ended(seconds)
 
 
 class Sender(ABC):
@@ -186,7 +191,7 @@ def carry(senders: Sequence[Sender], limit: float, over: Callable[[float], bool]
 def be_courier(senders: Sequence[Sender], limit: float) -> None:
     """All that the program of a courier does; the end of its standard input says that the run is over."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    carry(senders, limit, lambda seconds: bool(select.select([0], [], [], seconds)[0]))
+    carry(senders, limit, input_ended)
 
 
 def courier_of(folder: Path, module: str, *words: str) -> Program:

@@ -121,13 +121,12 @@ def _evaluated(simulator: SimulatorLike) -> Iterator[None]:
 
 def _check(simulator: SimulatorLike, request: Request, task: TaskSpec) -> None:
     """A ConfigError where the simulator cannot draw or search as it is asked to, or memory holds too few frames."""
-    if request.ensemble is not None:
-        check_ensemble(request.ensemble, request.seed)
-        if not any(part.draws for part in simulator.awake(task)):
-            stage = "residual or steady" if task.steady else "residual"
-            raise ConfigError(
-                f"the simulator has no part that draws {task.name}, so all members would be one; train a {stage} stage."
-            )
+    check_ensemble(1 if request.ensemble is None else request.ensemble, request.seed)
+    if request.ensemble is not None and not any(part.draws for part in simulator.awake(task)):
+        stage = "residual or steady" if task.steady else "residual"
+        raise ConfigError(
+            f"the simulator has no part that draws {task.name}, so all members would be one; train a {stage} stage."
+        )
     if request.search is not None:
         check_search(simulator, request.search, task, request.ensemble, request.points)
     window, members = request.window, request.ensemble

@@ -16,7 +16,7 @@ from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.copies import images_of
 from ups.models.described import described
-from ups.models.ensembles import Draws, check_ensemble
+from ups.models.ensembles import Draws
 from ups.models.header import plan_of
 from ups.models.interleave import in_pieces, put_together, strides_of, taken_apart
 from ups.models.operator import LatentOperator
@@ -214,7 +214,6 @@ class Simulator(nn.Module):
         Warns of what lies outside the trained ranges, is unlike the training data, or is not finite.
         """
         arrays = to_continue(self, u0, steps, params, dt, task, periodic, inputs)
-        check_ensemble(1 if ensemble is None else ensemble, seed)
         warn(arrays.remarks)
         places = arrays.places(points)
         answer = self.answer(Request(arrays.window, arrays.steps, places, ensemble, seed, search, error, stop_at))
