@@ -27,14 +27,17 @@ from ups.config import load
 from ups.progress import Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import open_sets
+from ups.run.data.generate import equations_of
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
+from ups.run.start import Start
 from ups_bench.ledger import LEDGER, read, sealed, text_of
 from ups_bench.rows import BenchRow, known_rows
 
 STEPS = 3  # of training, and of rollouts
 SAMPLES = 10
-TOKENS = 8  # along an axis, of 4 × 2 or more cells
+TOKENS = {1: 8, 2: 4}  # along an axis, by how many there are; of 4 × 2 or more cells
+FRAMES = 14  # that are trained and judged on, of which rows are given ten or fewer
 
 
 def small(row: BenchRow, out: Path) -> RunConfig:
@@ -44,8 +47,12 @@ def small(row: BenchRow, out: Path) -> RunConfig:
     changes |= {f"model.operator.{key}": value for key, value in {"width": 16, "depth": 2, "heads": 2}.items()}
     changes |= {"evaluation.zero_shot": [], "evaluation.horizon": None, "evaluation.samples": 2}
     for label, data in own.data.items():
-        cells = 4 * TOKENS * data.store.space * data.reduce.space
+        equation = equations_of(data.generation())[0]
+        cells = 4 * TOKENS[equation.task.ndim] * data.store.space * data.reduce.space
         changes |= {f"data.{label}.samples": SAMPLES, f"data.{label}.resolution": cells, f"data.{label}.device": "cpu"}
+        saved = len(equation.times()[: data.frames])
+        few = min(saved, FRAMES * data.store.time * data.reduce.time)
+        changes |= {f"data.{label}.frames": few} if saved > 1 else {}
     for name in own.plan:
         changes |= {f"{name}.train.seconds": None, f"{name}.train.steps": STEPS, f"{name}.train.precision": "fp32"}
         changes |= {f"{name}.batch": 4, **({f"{name}.batches": {}} if own.stage(name).batches else {})}
@@ -55,7 +62,7 @@ def small(row: BenchRow, out: Path) -> RunConfig:
 def seen(row: BenchRow, out: Path) -> dict[str, str]:
     """Digests of what a small run of a row learns, says of its data and errors, and answers."""
     config, screen = small(row, out), Screen.silent()
-    folder, report = run_alone(config, screen, overwrite=True)
+    folder, report = run_alone(config, screen, Start(overwrite=True))
     simulator = load_simulator(folder.folder)
     errors = [result for result in json.loads(folder.results.read_text()) if result["metric"] == "nrmse"]
     errors = [[each[key] for key in ("task", "split", "predictor", "value", "low", "high")] for each in errors]

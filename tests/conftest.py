@@ -21,7 +21,7 @@ DRAWN = ("eval/", "jobs/test_evaluate.py", "fleet/run_folders/", "pages/", "run/
 GROUPS = Path("/sys/fs/cgroup/memory")
 # Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
 LONGEST = (
-    *("test_wings.py", "engine/test_ranks.py", "fleet/fault_tests/test_faults.py", "jobs/test_estimate.py"),
+    *("engine/test_ranks.py", "fleet/fault_tests/test_faults.py", "jobs/test_estimate.py", "test_wings.py"),
     "engine/test_sharded.py",
     *("run/test_generate.py", "run/test_data_identity.py"),
     *(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.whole
 PAGE = Path(__file__).parents[1] / "docs" / "howto-use-your-data.md"
 UPS = Path(sys.executable).with_name("ups")
 # What a test runner, `make test` or another launcher sets, and a user does not.
-OURS = re.compile(
+VARIABLES = re.compile(
     r"(OMP|MKL|OPENBLAS|GOMP|KMP|UPS|PYTEST|PYTHON|TORCH)_?|(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE)$"
 )
 FEW = ("--codec.train.steps", "3", "--operator.train.steps", "3")
@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def ups(*words: str, code: int = 0) -> str:
     """What the command says, on both streams; it must end with `code`."""
-    env = {name: value for name, value in os.environ.items() if not OURS.match(name)}
+    env = {name: value for name, value in os.environ.items() if not VARIABLES.match(name)}
     done = subprocess.run([UPS, *words], check=False, env=env, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == code, f"ups {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr

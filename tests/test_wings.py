@@ -60,7 +60,7 @@ class Copy:
     def python(self, *words: str, code: int = 0, **variables: str) -> str:
         """What a Python program prints there, or says where it fails; it must exit with `code`."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("UPS_", "PYTEST"))}
-        env |= {"PYTHONPATH": str(self.src), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
+        env |= {"PYTHONPATH": str(self.src), "CUDA_VISIBLE_DEVICES": "", **variables}
         done = subprocess.run(
             [sys.executable, *words], cwd=self.place, env=env, capture_output=True, text=True, check=False, timeout=250
         )
@@ -83,6 +83,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.whole
 def test_the_instrument_alone_makes_data_trains_judges_and_predicts(alone: Copy) -> None:
     made = alone.ups("data", "generate", "burgers1d", "--samples", "3", "--resolution", "32", "--frames", "9")
     file = made.strip().splitlines()[-1]
@@ -96,6 +97,7 @@ def test_the_instrument_alone_makes_data_trains_judges_and_predicts(alone: Copy)
     assert "32" in alone.python("-c", program)
 
 
+@pytest.mark.whole
 def test_the_instrument_alone_fits_arrays(alone: Copy) -> None:
     program = (
         "import numpy as np, ups\n"
@@ -107,6 +109,7 @@ def test_the_instrument_alone_fits_arrays(alone: Copy) -> None:
     assert json.loads((alone.place / "runs/fit/verdict.json").read_text())["verdict"] == "SUCCESS"
 
 
+@pytest.mark.whole
 def test_the_instrument_alone_trains_on_two_ranks_of_torchrun_and_goes_on(alone: Copy) -> None:
     words = (
         "-m",
@@ -224,6 +227,7 @@ def package(place: Path, points: str) -> None:
     (about / "entry_points.txt").write_text(points)
 
 
+@pytest.mark.whole
 def test_a_package_adds_a_tracker_and_a_command(tmp_path: Path) -> None:
     copy = Copy(tmp_path)
     package(copy.src, "[ups.trackers]\nlines = lines_of_runs:Lines\n[ups.commands]\nlast = last_line:COMMAND\n")

@@ -106,18 +106,18 @@ def seen_from_here(home: str) -> Callable[[str], str]:
     """Turns a path that counts from `home` into one that counts from the current folder."""
     way = os.path.relpath(home)
 
-    def turned(path: str) -> str:
+    def rebased(path: str) -> str:
         return os.path.normpath(os.path.join(glob.escape(way) if is_pattern(path, Path(home)) else way, path))
 
-    return turned
+    return rebased
 
 
 def seen_from(home: str) -> Callable[[str], str]:
     """Turns a path that counts from the current folder into one that counts from `home`."""
 
-    def turned(path: str) -> str:
+    def rebased(path: str) -> str:
         here, there = glob.escape(os.getcwd()), glob.escape(os.path.abspath(home))
         as_pattern = os.path.relpath(os.path.join(here, path), there)
         return min(os.path.relpath(path, home), as_pattern, key=len)  # of the other one, brackets of folders differ
 
-    return turned
+    return rebased

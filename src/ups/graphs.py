@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -54,6 +55,7 @@ def record(work: Callable[[], Made], pool: Any, stream: torch.cuda.Stream) -> tu
     try:
         # The outer context: one that cannot be ended leaves its stream as the current one.
         with (
+            _uncollected(),
             torch.cuda.stream(torch.cuda.current_stream()),
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
@@ -65,6 +67,19 @@ def record(work: Callable[[], Made], pool: Any, stream: torch.cuda.Stream) -> tu
         _recover(pool, spoilt=worked or not began or error.__context__ is not None)
         raise
     return graph, made
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Inside, Python looks for no circles of dead objects: one that held an older graph would end it, and a graph that
+    ends makes any capture invalid that is going on."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _recover(pool: Any, spoilt: bool) -> None:

@@ -177,7 +177,7 @@ class TaskStatistics:
     """What the training data of a task are like.
 
     Args:
-        mean, std: Of its channels, `(C,)`.
+        mean, std, least, most: Of its channels, `(C,)`.
         input_mean, input_std: Of its inputs, `(C_in,)`.
         low, high: The range of its parameters, `(P,)`.
         dt: The least and the greatest time between two frames.
@@ -185,6 +185,8 @@ class TaskStatistics:
 
     mean: Tensor
     std: Tensor
+    least: Tensor
+    most: Tensor
     input_mean: Tensor
     input_std: Tensor
     low: Tensor
@@ -235,3 +237,14 @@ def tables_kept() -> Iterator[list[object]]:
         yield given
     finally:
         _given.reset(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside, one thread computes: over little work several wait for each other, and copies of a process lack them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -383,7 +383,7 @@ class Trajectory:
         id: Its name, the same in every split and report.
         task: What it is a sample of.
         values: Frames `(T, *S, C)`, time first, channels last; T = 1 for a steady task.
-        domain: The grid of its cells.
+        grid: The grid of its cells.
         times: `(T,)`.
         params: Its parameters by name.
         inputs: What is given rather than predicted, `(*S, C_in)`; C_in is 0 for most tasks.
@@ -392,7 +392,7 @@ class Trajectory:
     id: str
     task: TaskSpec
     values: Array
-    domain: Grid
+    grid: Grid
     times: Array
     params: Params
     inputs: Array

@@ -203,7 +203,7 @@ def data_of(config: RunConfig, place: RunDir) -> list[dict[str, Any]]:
         return {name: digest for name, digest in digests.items() if name not in others - names.get(task, set())}
 
     return [
-        {"task": o.task.name, **o.counts, "grid": o.grid, "frames": o.frames, "sha256": own(o.task.name)} for o in sets
+        {"task": o.task.name, **o.counts, "grid": o.shape, "frames": o.frames, "sha256": own(o.task.name)} for o in sets
     ]
 
 
@@ -219,8 +219,8 @@ def names_by_task(config: RunConfig) -> dict[str, set[str]]:
         generation = made.generation()
         for params in files_of(generation.params):
             equation = params.equation(EQUATIONS[generation.task])
-            domain = generation.store.domain(equation.domain(generation.resolution or equation.task.resolution))
-            names.setdefault(made.definition.name, set()).add(name_of(generation, params, equation, domain))
+            grid = generation.store.grid(equation.grid(generation.resolution or equation.task.resolution))
+            names.setdefault(made.definition.name, set()).add(name_of(generation, params, equation, grid))
     return names
 
 

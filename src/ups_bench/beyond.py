@@ -36,7 +36,7 @@ def scores_beyond(place: RunDir, config: RunConfig, records: Sequence[ResultReco
 
 def over_grid(config: RunConfig, rows: Sequence[PerTrajectory]) -> Iterator[tuple[PerTrajectory, Number]]:
     """Errors on finer grids over those on the trained one: of the same trajectories, where the test part has them."""
-    grids = {outline.task.name: outline.grid for outline in outlines(config)}
+    grids = {outline.task.name: outline.shape for outline in outlines(config)}
     finer = {
         (task, f"{cells_of([n * factor for n in grid])} (zero-shot)")
         for task, grid in grids.items()

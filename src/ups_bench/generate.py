@@ -63,25 +63,23 @@ def bench_generate(
 def measure(equation: Equation, scheme: str, device: torch.device, seconds: float) -> Rate:
     """Solve the first frames of a batch, more and more of them, until the time is up; scale to the whole trajectory."""
     task, times = equation.task, equation.times()
-    domain = equation.domain(task.resolution)
+    grid = equation.grid(task.resolution)
     config = GenerateConfig(task=task.name, samples=10_000)
-    batch = batch_of(config, len(times), domain, len(task.channels), device)
+    batch = batch_of(config, len(times), grid, len(task.channels), device)
     batch = min(batch, 32 if device.type == "cpu" and task.ndim == 1 else 4) if device.type == "cpu" else batch
     frames = 2
     while True:
-        elapsed = timed(lambda n=frames: _run(equation, scheme, device, batch, domain, times[:n]))  # type: ignore[misc]
+        elapsed = timed(lambda n=frames: _run(equation, scheme, device, batch, grid, times[:n]))  # type: ignore[misc]
         if task.steady or frames >= len(times) or elapsed > seconds / 4:
             break
         frames = min(len(times), max(frames + 1, int(frames * min(8.0, seconds / 2 / max(elapsed, 1e-3)))))
     share = 1.0 if task.steady else (frames - 1) / (len(times) - 1)
-    cells = "×".join(map(str, domain.shape))
+    cells = "×".join(map(str, grid.shape))
     return Rate(task.name, scheme, cells, frames, batch, batch * share / elapsed)
 
 
-def _run(
-    equation: Equation, scheme: str, device: torch.device, batch: int, domain: Grid, times: Sequence[float]
-) -> None:
-    equation.simulate(Draw(0, range(batch), device, getattr(torch, DTYPES[scheme])), domain, times, scheme)
+def _run(equation: Equation, scheme: str, device: torch.device, batch: int, grid: Grid, times: Sequence[float]) -> None:
+    equation.simulate(Draw(0, range(batch), device, getattr(torch, DTYPES[scheme])), grid, times, scheme)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -96,11 +94,11 @@ def against_exponax(say: Say) -> dict[str, float] | None:
         say("exponax is not installed, so there is no ratio; `pip install -c constraints.txt -e '.[bench]'` brings it.")
         return None
     equation = EQUATIONS["burgers1d"]()
-    domain, times = equation.domain(1024), equation.times()[:FRAMES]
+    grid, times = equation.grid(1024), equation.times()[:FRAMES]
     draw = Draw(0, range(BATCH))
-    u0 = initial_states(equation, draw, domain)
-    reference = _reference(equation, domain, u0, times)
-    ours = _error(equation.simulate(draw, domain, times, "accurate"), reference)
+    u0 = initial_states(equation, draw, grid)
+    reference = _reference(equation, grid, u0, times)
+    ours = _error(equation.simulate(draw, grid, times, "accurate"), reference)
     peers = {}
     for precision in ("float32", "float64"):
         run = exponax_burgers(u0, STEP, FRAMES - 1, precision, equation.params()["nu"])
@@ -108,7 +106,7 @@ def against_exponax(say: Say) -> dict[str, float] | None:
     numbers: dict[str, float] = {"our error": ours}
     seconds: dict[str, list[float]] = {name: [] for name in ("ours", *peers)}
     for _ in range(ROUNDS):
-        seconds["ours"].append(timed(lambda: equation.simulate(draw, domain, times, "accurate")))
+        seconds["ours"].append(timed(lambda: equation.simulate(draw, grid, times, "accurate")))
         for name, (run, _) in peers.items():
             seconds[name].append(timed(run))
     scale = BATCH * (FRAMES - 1) / 200
@@ -126,11 +124,11 @@ def against_exponax(say: Say) -> dict[str, float] | None:
     return numbers
 
 
-def _reference(equation: Equation, domain: Grid, u0: Tensor, times: Sequence[float]) -> Tensor:
+def _reference(equation: Equation, grid: Grid, u0: Tensor, times: Sequence[float]) -> Tensor:
     from ups.physics.shocks import ResolvedBurgers
     from ups.physics.solver import solve
 
-    stepper = equation.stepper("accurate", domain, u0)
+    stepper = equation.stepper("accurate", grid, u0)
     assert isinstance(stepper, ResolvedBurgers)
     stepper.step, stepper.pace = stepper.step / 4, stepper.pace / 4
     return solve(stepper, u0, times)

@@ -57,7 +57,7 @@ def race_of(simulator: Simulator, task: TaskSpec, samples: int, device: torch.de
     known = {p.name for p in kind.parameters()}
     middle = {name: (low * high) ** 0.5 if low > 0 else (low + high) / 2 for name, (low, high) in ranges.items()}
     equation = kind(**{name: value for name, value in middle.items() if name in known})
-    grid, dt = simulator.codec.grids.get(task.name, (task.resolution,) * task.ndim), ranges["dt"][0]
+    shape, dt = simulator.codec.grids.get(task.name, (task.resolution,) * task.ndim), ranges["dt"][0]
     count = int(equation.task.end / dt + 1e-6) + 1
     steps = count - simulator.context
     if steps < 1 or "accurate" not in equation.schemes:
@@ -66,26 +66,26 @@ def race_of(simulator: Simulator, task: TaskSpec, samples: int, device: torch.de
         )
     times = tuple(i * dt for i in range(count))
     draw = Draw(SEED, range(samples), device, torch.float64)
-    truth = solved(equation, draw, times, FINER * grid[0], grid)
+    truth = solved(equation, draw, times, FINER * shape[0], shape)
     numbers = [[middle[name] for name in numeric_params(task)]] * samples
-    domain = equation.domain(grid[0])
+    grid = equation.grid(shape[0])
     window = Window(
         task,
         truth[:, : simulator.context],
         truth[:, simulator.context :],
-        torch.zeros(samples, *grid, 0, device=device),
+        torch.zeros(samples, *shape, 0, device=device),
         torch.tensor(numbers, device=device, dtype=torch.float32).reshape(samples, -1),
         torch.full((samples,), dt, device=device),
-        Grid(grid, domain.periodic, domain.bounds),
+        Grid(shape, grid.periodic, grid.bounds),
     )
     return Race(equation, window, steps, times, draw)
 
 
-def solved(equation: Equation, draw: Draw, times: tuple[float, ...], cells: int, grid: tuple[int, ...]) -> Tensor:
+def solved(equation: Equation, draw: Draw, times: tuple[float, ...], cells: int, shape: tuple[int, ...]) -> Tensor:
     """The accurate solution with so many cells along the first axis, `(B, T, *S, C)` on the simulator's grid."""
-    domain = equation.domain(cells)
-    frames = equation.simulate(draw, domain, times, "accurate")
-    onto = resample(frames.flatten(0, 1), grid, domain.periodic)
+    grid = equation.grid(cells)
+    frames = equation.simulate(draw, grid, times, "accurate")
+    onto = resample(frames.flatten(0, 1), shape, grid.periodic)
     return torch.unflatten(onto, 0, frames.shape[:2]).float()
 
 
@@ -99,16 +99,16 @@ def error_of(frames: Tensor, race: Race) -> float:
 def solver_at(race: Race, error: float) -> tuple[int, float, Callable[[], Any]]:
     """The fewest cells at which the own solver is no worse than `error`: that number, its error, and the work. Where
     none is as good, as many as the simulator has."""
-    context, grid = race.window.context.shape[1], tuple(race.window.context.shape[2:-1])
-    cells, chosen, own_error = max(COARSEST, grid[0] // 16), grid[0], float("nan")
-    while cells <= grid[0]:
-        frames = solved(race.equation, race.draw, race.times, cells, grid)[:, context:]
+    context, shape = race.window.context.shape[1], tuple(race.window.context.shape[2:-1])
+    cells, chosen, own_error = max(COARSEST, shape[0] // 16), shape[0], float("nan")
+    while cells <= shape[0]:
+        frames = solved(race.equation, race.draw, race.times, cells, shape)[:, context:]
         chosen, own_error = cells, error_of(frames, race)
         if own_error <= error:
             break
         cells *= 2
-    domain = race.equation.domain(chosen)
-    return chosen, own_error, lambda: race.equation.simulate(race.draw, domain, race.times, "accurate")
+    grid = race.equation.grid(chosen)
+    return chosen, own_error, lambda: race.equation.simulate(race.draw, grid, race.times, "accurate")
 
 
 def fno_like(simulator: Simulator, task: TaskSpec, device: torch.device) -> NeuralOpBaseline | None:

@@ -122,7 +122,7 @@ class SpeedCase:
         return Trainer(train, stage, SameBatch(self.window(size, dist.device), size * dist.world), dist, pulse=pulse)
 
     def words(self) -> str:
-        cells = "×".join(map(str, self.outline.grid))
+        cells = "×".join(map(str, self.outline.shape))
         return f"{self.outline.task.name}, {cells} cells, {self.config.context} frames given"
 
 

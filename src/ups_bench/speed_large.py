@@ -94,7 +94,7 @@ def large(device: str, core: str, compiled: bool) -> SpeedNumbers:
     }
     name = f"{core}, compiled" if compiled else core
     rate, limit = (TurnSpread.of(rates[key]) for key in ("step", "products"))
-    tokens = math.prod(-(-n // 4) for n in case.outline.grid)
+    tokens = math.prod(-(-n // 4) for n in case.outline.shape)
     samples = f"{batch} samples" + (f" in microbatches of {microbatch}" if microbatch else "")
     numbers.what[name] = f"{parameters / 1e6:.4g} M parameters, {tokens} tokens, {samples}, {case.sizes.precision}"
     seen = (

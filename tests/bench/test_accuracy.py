@@ -138,7 +138,7 @@ def test_data_beyond_training_are_solved_on_the_grid_of_what_was_stored_in_part(
     for path in place.cache("beyond").rglob("*.hdf5"):
         with open_source(path, TASKS) as source:
             identity = json.loads(str(source.attributes()["ups_identity"]))
-            made.append((source.params["beta"], identity["resolution"], source.domain.shape, len(source.times)))
+            made.append((source.params["beta"], identity["resolution"], source.grid.shape, len(source.times)))
     assert sorted(made) == [(0.4, 64, (64,), 11), (0.7, 64, (32,), 11)]
 
 

@@ -97,8 +97,8 @@ def test_rows_beyond_are_of_the_rows_that_they_are_held_against(
             continue
         rows = [single[repr(solved)] for _, _, solved in sets_of(row)]
         assert len(rows) == len({r.name for r in rows})
-        known = {repr((o.task.equation, o.grid, o.frames)) for r in rows for o in outlines(r.config)}
-        own = {repr((o.task.equation, o.grid, o.frames)) for o in outlines(row.config)}
+        known = {repr((o.task.equation, o.shape, o.frames)) for r in rows for o in outlines(r.config)}
+        own = {repr((o.task.equation, o.shape, o.frames)) for o in outlines(row.config)}
         assert own <= known, "the same cells and frames"
     assert len(sets_of(further["beyond/many-1d"])) == 16
     assert sum(map(len, map(sets_of, map(table.get, [n for n in table if "1d" in n])))) == 16  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def test_every_row_is_of_pdebenchs_sizes_and_says_its_command(rows: dict[str, Be
             (known[key],) = outlines(config)
         outline, given = known[key], config.evaluation.given_to(config.context)
         images = 2**outline.task.ndim if outline.mirrored else 1
-        sizes = (outline.grid, outline.frames, given, data.samples)
+        sizes = (outline.shape, outline.frames, given, data.samples)
         assert outline.counts["train"] == images * (data.samples - 2 * outline.counts["test"]), name
         assert sizes == OTHERS.get(name, SIZES[task]), name
         assert outline.counts["test"] == outline.counts["valid"] == sizes[-1] // 10, name

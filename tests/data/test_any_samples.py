@@ -56,7 +56,7 @@ class Memory(Source):
     def times_of(self, index: int) -> Array:
         return self.samples[index].times
 
-    def domain_of(self, index: int) -> Grid:
+    def grid_of(self, index: int) -> Grid:
         return self.boxes[len(self.samples[index].mask)]
 
 
@@ -119,9 +119,10 @@ def test_statistics_are_those_of_the_cells_that_count() -> None:
     values[:, :, 1] = np.arange(5)[:, None]
     values[:, 2] = 1e6
     part = Trajectories(Memory([Sample(values, np.arange(5.0), 1.0, mask)]), ["0"], Reduction())
-    mean, std = part.statistics()
+    mean, std, least, most = part.statistics()
     np.testing.assert_allclose(mean, [2.0, 2.0])
     np.testing.assert_allclose(std, [0.0, np.std(np.arange(5))], atol=1e-6)
+    assert (least.tolist(), most.tolist()) == ([2.0, 0.0], [2.0, 4.0])
 
 
 def test_many_small_samples_are_read_in_blocks_and_the_damaged_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +136,10 @@ def test_many_small_samples_are_read_in_blocks_and_the_damaged_one_is_named(monk
     part = Trajectories(source, [source.ids[i] for i in rows], Reduction(time=2))
     np.testing.assert_array_equal(part.sound()._resident[..., 0], values[rows, ::2])  # type: ignore[index]
     assert reads == [range(1, 399)], "those between them are read along"
-    mean, std = part.statistics()
+    mean, std, least, most = part.statistics()
     np.testing.assert_allclose(mean, values[rows, ::2].mean(), rtol=1e-5)
     np.testing.assert_allclose(std, values[rows, ::2].std(), rtol=1e-5)
+    assert (float(least), float(most)) == (values[rows, ::2].min(), values[rows, ::2].max())
     apart = blocks_of(source, [0, 399, 1, 2], range(4), 2**15)
     assert apart == [range(0, 1), range(1, 2), range(2, 4)], "far apart or backwards: alone"
     assert blocks_of(source, [0, 1], range(2), SMALL + 1) == [range(0, 1), range(1, 2)], "large: alone"
@@ -173,8 +175,8 @@ def test_each_sample_has_a_box_of_its_own_along_axes_whose_ends_the_task_does_no
     for ends, lengths in (({}, [(1.0, 1.0), (2.0, 2.0)]), ({"y": (0.0, 3.0)}, [(1.0, 3.0), (2.0, 3.0)])):
         source = open_source(tmp_path, {}, Definition("wave", bounds=ends, **told))
         parts = alike(source, source.ids, Reduction())
-        assert [part.domain.lengths for part in parts] == [pytest.approx(pair) for pair in lengths]
-        assert {part.domain.periodic for part in parts} == {(True, False)}
+        assert [part.grid.lengths for part in parts] == [pytest.approx(pair) for pair in lengths]
+        assert {part.grid.periodic for part in parts} == {(True, False)}
 
 
 def test_the_grids_of_one_task_share_its_part_of_the_steps() -> None:
@@ -281,7 +283,7 @@ def test_trajectories_too_large_for_memory_are_read_once_to_find_what_is_not_fin
     whole = type(source)._values_of
     monkeypatch.setattr(type(source), "_values_of", lambda s, some, at: reads.append(some) or whole(s, some, at))
     part = Trajectories(source, source.ids, Reduction(), resident=0)
-    mean, _ = part.sound().statistics()
+    mean = part.sound().statistics().mean
     np.testing.assert_allclose(mean, values.mean(), rtol=1e-5)
     assert reads == [range(6)]
     values[4, 2, 3] = np.nan

@@ -90,7 +90,7 @@ class Written:
             if self.masked:
                 counts = source.inputs(i)[..., source.task.given.index("mask")]
                 np.testing.assert_array_equal(counts, np.isfinite(values[0]).all(-1))
-        for axis, name in zip(source.domain.coordinates, self.space, strict=True):
+        for axis, name in zip(source.grid.coordinates, self.space, strict=True):
             np.testing.assert_array_equal(axis, np.sort(self.axes[name]))
         assert source.task.axes == tuple(self.space)
         assert bool(source.task.mask) is self.masked
@@ -213,7 +213,7 @@ def test_matrices_of_matlab_4_are_read(machine: str, tmp_path: Path) -> None:
     definition = Definition("matrix", dims=("time", "x"), fields={"u": ("u",)})
     with open_source(path, {}, definition) as source:
         np.testing.assert_array_equal(source.read(0)[..., 0], values)
-        np.testing.assert_array_equal(source.domain.coordinates[0], np.arange(6.0))
+        np.testing.assert_array_equal(source.grid.coordinates[0], np.arange(6.0))
     path.write_bytes(path.read_bytes()[:150])
     with pytest.raises(DataError, match="the file is damaged"):
         open_source(path, {}, definition).read(0)

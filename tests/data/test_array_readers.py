@@ -75,7 +75,7 @@ def test_a_netcdf_file_needs_no_definition(climate: Path) -> None:
         ("lat", "rlon"),
     )
     assert (source.params, source.times.tolist(), source.problems) == ({"co2": 420.0}, [0, 6, 12], ())
-    assert source.domain.coordinates[0].tolist() == [-30, 0, 30, 60]
+    assert source.grid.coordinates[0].tolist() == [-30, 0, 30, 60]
     values = source.read(0)[..., 0]
     assert values[0, 3, 0] == 10.0
     assert values[1, 0, 4] == 0.5 * (20 + 15 + 4) + 10
@@ -170,9 +170,9 @@ def test_a_folder_is_one_source_of_files_that_differ_in_grid_length_and_paramete
     source = open_source(tmp_path / "set", TASKS, ONE)
     assert source.ids == ("test/0", "train/1", "train/2")
     assert [source.read(i).shape for i in range(3)] == [(3, 8, 1), (5, 8, 1), (3, 16, 1)]
-    assert [source[i].domain.shape for i in range(3)] == [(8,), (8,), (16,)]
+    assert [source[i].grid.shape for i in range(3)] == [(8,), (8,), (16,)]
     assert [source.params_of(i) for i in range(3)] == [{"nu": 0.0}, {"nu": 1.0}, {"nu": 2.0}]
-    assert source.domain_of(0) is source.domain_of(1)
+    assert source.grid_of(0) is source.grid_of(1)
     copy = pickle.loads(pickle.dumps(source))
     np.testing.assert_array_equal(copy.read(2), source.read(2))
     save(tmp_path / "set" / "x.npz", u=numbers(3, 8, 2, 2))
@@ -348,12 +348,12 @@ def test_without_coordinates_cells_are_square_and_frames_one_apart_unless_the_ta
     path = save(tmp_path / "a.npz", values=numbers(3, 8, 4))
     plain = Definition("a", dims=("time", "x", "y"), fields={"u": ("u",)})
     source = open_source(path, TASKS, plain)
-    assert (source.domain.bounds, source.times.tolist()) == (((0.0, 1.0), (0.0, 0.5)), [0, 1, 2])
+    assert (source.grid.bounds, source.times.tolist()) == (((0.0, 1.0), (0.0, 0.5)), [0, 1, 2])
     assert any("no times are stored; frames are taken to be 1 apart" in note for note in source.notes)
     told = Definition(**{**vars(plain), "dt": 0.1, "bounds": {"x": (-1.0, 1.0), "y": (0.0, 3.0)}, "periodic": ("y",)})
     source = open_source(path, TASKS, told)
-    assert (source.domain.bounds, source.domain.periodic) == (((-1.0, 1.0), (0.0, 3.0)), (False, True))
-    np.testing.assert_allclose(source.domain.coordinates[0], (np.arange(8) + 0.5) / 4 - 1)
+    assert (source.grid.bounds, source.grid.periodic) == (((-1.0, 1.0), (0.0, 3.0)), (False, True))
+    np.testing.assert_allclose(source.grid.coordinates[0], (np.arange(8) + 0.5) / 4 - 1)
     np.testing.assert_allclose(source.times, [0, 0.1, 0.2])
     assert source.task.dt == pytest.approx(0.1)
 
@@ -511,7 +511,7 @@ def test_a_plain_hdf5_file_is_read_where_the_task_says_its_arrays_lie(tmp_path: 
     datasets = {"u": "/sol/u", "x": "/grid/x", "time": "/t", "re": "/meta/re"}
     task = Definition("flow", dims=("sample", "time", "x"), fields={"u": ("u",)}, datasets=datasets)
     source = open_source(tmp_path / "a.h5", TASKS, task)
-    assert (source.params_of(1), source.domain.bounds) == ({"re": 2.0}, ((-0.5, 7.5),))
+    assert (source.params_of(1), source.grid.bounds) == ({"re": 2.0}, ((-0.5, 7.5),))
     with pytest.raises(DataError, match=r"holds .*sol/u \(2 × 3 × 8\).*my.yaml with `dims:.*`datasets:"):
         open_source(tmp_path / "a.h5", TASKS)
 
@@ -558,7 +558,7 @@ def test_a_group_per_trajectory_is_read_as_one_each(tmp_path: Path, inside: str,
     with open_source(path, TASKS, task) as source:
         assert source.ids == tuple(f"{inside}{name}" for name in truth)
         assert source.files() == [path]
-        assert source.domain.bounds == ((0.0, 2.0),)
+        assert source.grid.bounds == ((0.0, 2.0),)
         again = pickle.loads(pickle.dumps(source))
         for i, values in enumerate(truth.values()):
             assert np.array_equal(source[i].values, values)

@@ -47,12 +47,12 @@ def test_a_file_with_its_axes_in_another_order_is_read_as_the_same_data(sources:
         ours, theirs = turned[i], first[i]
         np.testing.assert_array_equal(ours.values, theirs.values)
         np.testing.assert_array_equal(ours.inputs, theirs.inputs)
-        assert (ours.domain.shape, ours.domain.bounds) == ((4, 6), theirs.domain.bounds)
-        assert ours.domain.periodic == theirs.domain.periodic == (True, False)
+        assert (ours.grid.shape, ours.grid.bounds) == ((4, 6), theirs.grid.bounds)
+        assert ours.grid.periodic == theirs.grid.periodic == (True, False)
     np.testing.assert_array_equal(
         turned.read_several(range(1, 3), slice(1, 3)), first.read_several(range(1, 3), slice(1, 3))
     )
-    assert turned.domain_of(0) is turned.domain_of(0), "so that samples on one grid are known to be"
+    assert turned.grid_of(0) is turned.grid_of(0), "so that samples on one grid are known to be"
     assert any("its axes are y, x, and are read as x, y" in note for note in turned.notes)
     assert renamed(first, first.task) is first
 
@@ -62,7 +62,7 @@ def test_files_of_one_task_are_joined_by_the_names_of_their_axes(sources: list[S
     assert len(joined) == 6
     for i in range(6):
         np.testing.assert_array_equal(joined[i].values, sources[0][i % 3].values)
-        assert joined.domain_of(i).shape == (4, 6)
+        assert joined.grid_of(i).shape == (4, 6)
 
 
 def test_axes_of_other_names_are_matched_by_their_places(sources: list[Source]) -> None:
@@ -107,11 +107,11 @@ def test_components_of_the_same_names_are_the_same_in_whatever_order_axes_stand(
 def test_what_a_worker_process_is_given_knows_no_domain_of_this_one(sources: list[Source]) -> None:
     first, other = sources
     turned = renamed(other, first.task)
-    assert turned.domain_of(0).shape == (4, 6)
+    assert turned.grid_of(0).shape == (4, 6)
     copy = pickle.loads(pickle.dumps(turned))
     assert copy._seen == {}, "by the ids of this process"
-    assert copy.domain_of(0).shape == (4, 6)
-    assert copy.domain_of(0) is copy.domain_of(1)
+    assert copy.grid_of(0).shape == (4, 6)
+    assert copy.grid_of(0) is copy.grid_of(1)
 
 
 def _plain(path: Path) -> Path:

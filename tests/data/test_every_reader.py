@@ -301,12 +301,12 @@ def test_frames_are_a_slice_of_the_whole_in_native_numbers(sample: Sample) -> No
     source = sample.open()
     for index in (0, len(source) - 1):
         whole, frames = source.read(index), len(source.times_of(index))
-        assert whole.shape == (frames, *source.domain.shape, len(source.task.channels))
+        assert whole.shape == (frames, *source.grid.shape, len(source.task.channels))
         assert (whole.dtype.kind, whole.dtype.isnative) == ("f", True)
         for part in (slice(1), slice(1, 3), slice(0, None, 5), slice(2, 11, 4), slice(3, 3), slice(-2, None)):
             np.testing.assert_array_equal(source.read(index, part), whole[part])
         given = source.inputs(index)
-        assert given.shape == (*source.domain.shape, sum(len(field.channels) for field in source.task.inputs))
+        assert given.shape == (*source.grid.shape, sum(len(field.channels) for field in source.task.inputs))
         assert given.dtype.isnative
 
 
@@ -414,7 +414,7 @@ def test_trajectories_in_memory_are_those_of_the_file_and_their_statistics_are_c
     monkeypatch.setattr(Trajectories, "statistics", None)
     kept, read = (Trajectories(source, source.ids[2:7], reduction, resident) for resident in (None, 0))
     monkeypatch.undo()
-    every = (slice(None, None, 2),) * source.domain.ndim
+    every = (slice(None, None, 2),) * source.grid.ndim
     expected = np.stack([source.read(i)[(slice(reduction.start, None, 5), *every)] for i in range(2, 7)])
     for part in (kept, read):
         values = part.frames(list(range(5)), [0] * 5, len(part.times)).numpy()

@@ -43,7 +43,7 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> every.Sample:
 def test_the_reader_of_the_page_is_opened_read_and_cut_into_windows(sample: every.Sample) -> None:
     with open_source(sample.path, TASKS) as source:
         assert (source.task.name, source.params, len(source)) == ("burgers1d", {"nu": 0.01}, every.N)
-        assert source.domain.bounds == ((pytest.approx(0, abs=1e-6), pytest.approx(1)),)
+        assert source.grid.bounds == ((pytest.approx(0, abs=1e-6), pytest.approx(1)),)
         part = Trajectories(source, source.ids, Reduction(time=2))
         window = Windows([part], [part], batch=4, context=2, ranks=Alone()).batch(0)
     assert (window.context.shape, window.targets.shape) == ((4, 2, every.X, 1), (4, 1, every.X, 1))

@@ -61,7 +61,7 @@ def test_the_image_of_a_solution_solves_the_problem_with_the_image_of_its_medium
     for index in range(12, 18):
         medium = torch.from_numpy(both.inputs(index))[None]
         beta = {"beta": torch.tensor([float(both.params_of(index)["beta"])])}
-        solved = kind.steady_system(beta, medium, both.domain_of(index)).solution(SOLVED)[0]
+        solved = kind.steady_system(beta, medium, both.grid_of(index)).solution(SOLVED)[0]
         np.testing.assert_allclose(both.read(index)[0], solved.numpy(), rtol=1e-5, atol=1e-7)
         assert not np.array_equal(both.read(index), media.read(2 + 3 * (index % 2)))
 

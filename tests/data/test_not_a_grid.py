@@ -130,7 +130,7 @@ def test_what_any_equation_makes_is_a_grid_also_where_cells_are_left_out(name: s
     cells = {1: 128, 2: 16, 3: 8}[kind.task.ndim]
     equation = kind(**QUICK.get(name, {}))
     times = equation.times()[:: max(1, len(equation.times()) // 16)][:3]
-    values = equation.simulate(Draw(0, range(4)), equation.domain(cells), times, scheme="accurate").numpy()
+    values = equation.simulate(Draw(0, range(4)), equation.grid(cells), times, scheme="accurate").numpy()
     axes = kind.task.axes[: kind.task.ndim]
     task = Definition("some", dims=("sample", "time", *axes, "channel"))
     for every in (1, 4):

@@ -76,7 +76,7 @@ def test_a_number_among_the_attributes_of_a_trajectory_is_a_parameter_unless_it_
             "attribute made/from/gamma is not used: made/by/gamma is called so too, with another value",
         ):
             assert any(words in note for note in source.notes), (words, source.notes)
-        assert (source.domain.coordinates[0][7], source.times.tolist()) == (7.0, [0.0, 1.0, 2.0])
+        assert (source.grid.coordinates[0][7], source.times.tolist()) == (7.0, [0.0, 1.0, 2.0])
     datasets = {"speed": "c", "rate": "made/by/gamma", "seed": "seed"}
     speed = Definition(**{**vars(ONE), "datasets": datasets, "ignore": ["b", "made/from/gamma", "none"]})
     with open_source(tmp_path / "a.h5", TASKS, speed) as source:

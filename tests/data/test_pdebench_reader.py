@@ -77,7 +77,7 @@ def test_array_layout_gives_time_first_and_one_channel_last(tmp_path):
         np.testing.assert_array_equal(sample.values, tensor[1][..., None])
         assert sample.values.dtype == np.float32
         assert sample.inputs.shape == (8, 0)
-        assert (sample.domain.shape, sample.domain.periodic, sample.domain.bounds) == ((8,), (True,), ((0.0, 1.0),))
+        assert (sample.grid.shape, sample.grid.periodic, sample.grid.bounds) == ((8,), (True,), ((0.0, 1.0),))
         np.testing.assert_array_equal(source[-1].values, source[2].values)
 
 
@@ -87,8 +87,8 @@ def test_fields_layout_stacks_channels_in_the_order_of_the_task(tmp_path):
     path = write(tmp_path / "1D_CFD_Shock_Eta1.e-8_Zeta1.e-8_trans_Train.hdf5", data)
     source = open_source(path, TASKS)
     assert source.params == {"eta": 1e-8, "zeta": 1e-8, "init": "Shock", "boundary": "trans"}
-    assert source.domain.periodic == (False,)
-    assert source.domain.bounds == ((-1.0, 1.0),)
+    assert source.grid.periodic == (False,)
+    assert source.grid.bounds == ((-1.0, 1.0),)
     expected = np.stack([data["density"][1], data["pressure"][1], data["Vx"][1]], axis=-1)
     np.testing.assert_array_equal(source.read(1), expected)
     np.testing.assert_array_equal(source.read(1, slice(1, None, 2)), expected[1::2])
@@ -101,7 +101,7 @@ def test_two_dimensional_fields_layout_keeps_x_before_y(tmp_path):
     source = open_source(path, TASKS)
     assert source.read(0).shape == (3, 4, 6, 4)
     np.testing.assert_array_equal(source.read(1)[..., 3], data["Vy"][1])
-    assert source.domain.shape == (4, 6)
+    assert source.grid.shape == (4, 6)
     assert source.problems == ()
 
 
@@ -113,7 +113,7 @@ def test_groups_layout_reads_a_group_per_sample(tmp_path):
     assert source.task.channels == ("activator", "inhibitor")
     with h5py.File(path) as file:
         np.testing.assert_array_equal(source.read(1, slice(1, 3)), file["0001/data"][1:3])
-    assert source.domain.bounds == ((-1.0, 1.0), (-1.0, 1.0))
+    assert source.grid.bounds == ((-1.0, 1.0), (-1.0, 1.0))
 
 
 def test_incompressible_layout_gives_velocity_then_particles_and_the_force_as_input(tmp_path):
@@ -124,8 +124,8 @@ def test_incompressible_layout_gives_velocity_then_particles_and_the_force_as_in
     np.testing.assert_array_equal(sample.values[..., 2:], data["particles"][1])
     np.testing.assert_array_equal(sample.inputs, data["force"][1])
     np.testing.assert_allclose(sample.times, np.arange(6) * 0.005, rtol=1e-6)
-    assert sample.domain.bounds == ((0.0, 1.0), (0.0, 1.0))
-    np.testing.assert_allclose(sample.domain.coordinates[0], [0.125, 0.375, 0.625, 0.875])
+    assert sample.grid.bounds == ((0.0, 1.0), (0.0, 1.0))
+    np.testing.assert_allclose(sample.grid.coordinates[0], [0.125, 0.375, 0.625, 0.875])
 
 
 def test_1_a_slice_of_a_50_gb_file_costs_a_slice(tmp_path):
@@ -246,7 +246,7 @@ def test_5_published_names_tell_the_task_and_its_parameters_in_either_spelling(n
 def test_6_the_box_comes_from_the_coordinates(tmp_path, bounds):
     path, _ = advection(tmp_path, "1D_Burgers_Sols_Nu0.01.hdf5", nx=1024, lo=bounds[0], hi=bounds[1])
     source = open_source(path, TASKS)
-    assert source.domain.bounds == (bounds,)
+    assert source.grid.bounds == (bounds,)
     assert ("x spans (-1, 1), not the usual (0, 1)" in source.notes) is (bounds[0] == -1)
 
 
@@ -269,7 +269,7 @@ def test_7_darcy_has_one_frame_at_time_zero_and_its_coefficient_as_input(tmp_pat
 def test_8_the_resolution_comes_from_the_shape_not_from_the_name(tmp_path):
     path, _ = incompressible(tmp_path, nx=4)
     source = open_source(path, TASKS)
-    assert source.domain.shape == (4, 4)
+    assert source.grid.shape == (4, 4)
     assert "the file name says 512 cells per axis, there are 4" in source.notes
 
 
@@ -334,7 +334,7 @@ def test_an_unstated_boundary_is_not_taken_for_periodic(tmp_path):
     data = {name: numbers(1, 3, 4) for name in ("density", "pressure", "Vx")}
     data |= {"x-coordinate": centres(4), "t-coordinate": np.linspace(0, 1, 3, dtype="f4")}
     source = open_source(write(tmp_path / "Sod3.hdf5", data), TASKS)
-    assert source.domain.periodic == (False,)
+    assert source.grid.periodic == (False,)
     assert "neither the file name nor an attribute says boundary" in source.notes
 
 

@@ -81,7 +81,7 @@ def test_fields_of_every_tensor_rank_become_named_channels(flow):
 
 def test_boundary_kinds_decide_periodicity_per_axis(flow):
     source = open_source(flow[0], {})
-    assert source.domain.periodic == source.task.periodic == (True, False)
+    assert source.grid.periodic == source.task.periodic == (True, False)
     assert "the boundary in y is WALL" in source.notes
 
 
@@ -89,7 +89,7 @@ def test_contradicting_boundaries_are_a_problem_and_an_unstated_one_is_not_perio
     edges = [("a", ["x"], "PERIODIC"), ("b", ["x"], b"OPEN")]
     path = well(tmp_path / "a.hdf5", [(0, "u", numbers(B, T, W, H), {})], boundaries=edges)
     source = open_source(path, {})
-    assert source.domain.periodic == (False, False)
+    assert source.grid.periodic == (False, False)
     assert source.problems == ("the boundary in x is said to be OPEN and PERIODIC",)
     assert "the boundary in y is not stated" in source.notes
 
@@ -120,14 +120,14 @@ def test_text_of_a_fixed_length_as_other_languages_write_it_is_text(flow):
 def test_an_axis_of_one_cell_has_a_box_in_which_it_lies(tmp_path):
     axes = {"x": np.array([0.25], "f4"), "y": np.arange(H, dtype="f4")}
     source = open_source(well(tmp_path / "a.hdf5", [(0, "c", numbers(B, T, 1, H), {})], axes=axes), {})
-    assert source.domain.bounds == ((-0.25, 0.75), (-0.5, H - 0.5))
+    assert source.grid.bounds == ((-0.25, 0.75), (-0.5, H - 0.5))
     assert "x from -0.25 to 0.75" in describe(source.path)
 
 
 def test_uniform_axes_are_cell_centres_of_a_box(flow):
-    domain = open_source(flow[0], {}).domain
-    assert domain.bounds == ((-0.5, 4.5), (-0.25, 2.75))
-    assert domain.shape == (W, H)
+    grid = open_source(flow[0], {}).grid
+    assert grid.bounds == ((-0.5, 4.5), (-0.25, 2.75))
+    assert grid.shape == (W, H)
 
 
 @pytest.mark.parametrize("squeezed", ["sample", "time", "x", "y", "sample and time", "sample and x", "all"])
@@ -251,9 +251,9 @@ def test_a_logarithmic_polar_grid_is_given_as_it_is(tmp_path):
     axes = {"log_r": np.geomspace(1, 100, W), "theta": np.linspace(0, 3, H)}
     path = well(tmp_path / "a.hdf5", [(0, "u", numbers(B, T, W, H), {})], axes=axes, grid="spherical")
     source = open_source(path, {})
-    np.testing.assert_array_equal(source.domain.coordinates[0], axes["log_r"])
-    assert source.domain.bounds[0] == (1.0, 100.0)
-    assert source.domain.bounds[1] == pytest.approx((-0.3, 3.3))
+    np.testing.assert_array_equal(source.grid.coordinates[0], axes["log_r"])
+    assert source.grid.bounds[0] == (1.0, 100.0)
+    assert source.grid.bounds[1] == pytest.approx((-0.3, 3.3))
     assert any("spherical" in note for note in source.notes)
     assert any("the log_r axis is not uniform" in problem for problem in source.problems)
 
@@ -330,9 +330,9 @@ def test_files_of_different_grids_are_joined_each_with_its_own(base):
     axes = {"x": np.arange(8.0), "y": np.arange(2.0)}
     well(base / "data/train/c.hdf5", [(0, "u", numbers(B, 2, 8, 2), {})], axes=axes, time=np.arange(2.0), nu=1.0, g=9.0)
     source = open_well(base, "train")
-    assert [source.domain_of(i).shape for i in (0, 5, 6)] == [(W, H), (W, H), (8, 2)]
-    assert source.domain_of(0) is source.domain_of(5)
-    assert (source.read(6).shape, source[6].domain.shape) == ((2, 8, 2, 1), (8, 2))
+    assert [source.grid_of(i).shape for i in (0, 5, 6)] == [(W, H), (W, H), (8, 2)]
+    assert source.grid_of(0) is source.grid_of(5)
+    assert (source.read(6).shape, source[6].grid.shape) == ((2, 8, 2, 1), (8, 2))
 
 
 def test_files_of_different_fields_are_not_joined(base):

@@ -275,10 +275,11 @@ def test_data_are_moved_to_a_gpu_once_and_where_a_rank_draws_more_frames_than_th
 
 def test_statistics_are_those_of_all_frames(source: Source) -> None:
     part = Trajectories(source, source.ids[:3], Reduction())
-    mean, std = part.statistics()
+    mean, std, least, most = part.statistics()
     values = part.frames([0, 1, 2], [0, 0, 0], 11).double()
     assert float(mean) == pytest.approx(float(values.mean()))
     assert float(std) == pytest.approx(float(values.std(correction=0)), rel=1e-6)
+    assert (float(least), float(most)) == (float(values.min()), float(values.max()))
 
 
 def test_what_does_not_fit_is_one_sentence(source: Source) -> None:

@@ -163,10 +163,8 @@ def test_an_uneven_axis_is_interpolated_and_the_error_is_told(tmp_path: Path) ->
     assert "the x axis is not uniform (steps from 0.0044" in source.problems[0]
     even = Resampled(source)
     assert even.problems == ()
-    np.testing.assert_allclose(np.diff(even.domain.coordinates[0]), 1 / 64)
-    exact = np.sin(
-        2 * np.pi * (even.domain.coordinates[0] + np.arange(4)[:, None, None] / 9 + np.arange(3)[:, None] / 5)
-    )
+    np.testing.assert_allclose(np.diff(even.grid.coordinates[0]), 1 / 64)
+    exact = np.sin(2 * np.pi * (even.grid.coordinates[0] + np.arange(4)[:, None, None] / 9 + np.arange(3)[:, None] / 5))
     np.testing.assert_allclose(np.stack([even.read(i)[..., 0] for i in range(4)]), exact, atol=2e-4)
     assert 1e-8 < even.error() < 1e-3
 
@@ -194,7 +192,7 @@ def test_the_loader_of_the_well_reads_what_is_written(wake: Source, tmp_path: Pa
         np.testing.assert_array_equal(item["constant_fields"].numpy(), wake.inputs(sample))
         assert item["constant_scalars"].tolist() == [wake.params_of(sample)["nu"]]
         np.testing.assert_array_equal(item["boundary_conditions"].numpy(), [[1, 1], [2, 2]])
-        np.testing.assert_array_equal(item["space_grid"].numpy()[:, 0, 0], wake.domain.coordinates[0])
+        np.testing.assert_array_equal(item["space_grid"].numpy()[:, 0, 0], wake.grid.coordinates[0])
     assert abs(float(scaled[0]["input_fields"].mean())) < 1
 
 

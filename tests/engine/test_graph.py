@@ -18,7 +18,7 @@ from ups.engine.graph import Graphs
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, TrainConfig
-from ups.graphs import signature
+from ups.graphs import record, signature
 from ups.progress import TrainingProgress
 from ups.types import ConfigError
 
@@ -170,6 +170,22 @@ class TestOnAGpu:
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "b", 12)
         assert all(torch.equal(a, b) for a, b in zip(straight, run(tmp_path / "b", None), strict=True))
+
+    def test_a_dead_graph_that_python_could_find_while_another_is_captured_spoils_nothing(self) -> None:
+        x, stream = torch.zeros(8, device="cuda"), torch.cuda.Stream()
+        old, _ = record(lambda: x + 1, torch.cuda.graph_pool_handle(), stream)
+        circle: dict[str, Any] = {"graph": old}
+        circle["itself"] = circle
+        del circle, old
+
+        def work() -> torch.Tensor:
+            y = x + 2
+            _ = [[number] for number in range(100_000)]  # so many objects that Python would look for dead ones
+            return y + 1
+
+        graph, y = record(work, torch.cuda.graph_pool_handle(), stream)
+        graph.replay()
+        assert y.tolist() == [3.0] * 8
 
     def test_a_graph_makes_small_steps_faster(self, toy: SimpleNamespace) -> None:
         speeds = {}

@@ -19,7 +19,7 @@ from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import number
 from ups.eval.learning import LearningCurve, curves_of
-from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, rollouts_lost
+from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, rollouts_lost, rollouts_outside
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Scored, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
@@ -218,6 +218,15 @@ def test_rollouts_that_leave_the_truth_are_named_with_their_frame_and_their_erro
     assert said in report(task).remarks()
     assert said in report(task).page().sections[0].verdict
     assert rollouts_lost(made) == []
+
+
+def test_rollouts_outside_what_training_saw_are_counted_and_the_first_is_named() -> None:
+    made = result("burgers1d")
+    assert rollouts_outside(made) == []
+    count = len(made.ours.evaluation)
+    (said,) = rollouts_outside(replace(made, left_range_at=(*[None] * (count - 2), 3, 2)))
+    assert said.startswith(f"burgers1d: 2 rollouts of {count} left the range of values that training saw, first ")
+    assert f"{made.ours.evaluation.ids[-1]} at predicted frame 2;" in said
 
 
 def test_a_task_got_worse_only_if_by_more_than_a_twentieth_and_surely() -> None:

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ from ups import host_memory
 from ups.cli.app import main
 from ups.config import fingerprint, load
 from ups.engine.loop import Trainer
-from ups.engine.memory import MemoryCount, fake, gathered, held_memory, training_work
+from ups.engine.memory import CodeCost, MemoryCount, fake, gathered, held_memory, training_work
 from ups.engine.optim import Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
@@ -102,6 +102,22 @@ def peak_on_the_cpu(work: Callable[[], None]) -> int:
             live += event.nbytes()
             peak = max(peak, live)
     return peak
+
+
+@pytest.mark.parametrize(("data", "batch"), [(LINE, 8), pytest.param(PLANE, 32, marks=pytest.mark.slow)])
+def test_one_sample_and_two_tell_roughly_what_a_batch_takes(data: dict[str, object], batch: int) -> None:
+    """And what they told of one batch serves for the next."""
+    config = settings(data, batch=batch)
+    exact, counts = counted(config), dict[Hashable, CodeCost]()
+    rough = costs(config, "cpu", sets=outlines(config), rough=counts)
+    step, whole = rough.stages[-1].work, exact.stages[-1].work
+    assert (rough.parameters, step.flops) == (exact.parameters, whole.flops)
+    assert step.moved == pytest.approx(whole.moved, rel=0.1)
+    assert step.operations == pytest.approx(whole.operations, rel=0.1)
+    assert rough.needed == pytest.approx(exact.needed, rel=0.1)
+    again = len(counts)
+    costs(settings(data, batch=2 * batch), "cpu", sets=outlines(config), rough=counts)
+    assert len(counts) == again
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_an_uneven_axis_is_refused_unless_it_is_resampled(tmp_path: Path, capsys
     assert "the cells along x are not equally wide" in capsys.readouterr().err
     assert run(*words, "--resample") == 0
     assert "resampled to uniform axes; back on its own axes it differs by" in capsys.readouterr().out
-    np.testing.assert_allclose(np.diff(open_source(tmp_path / "out" / "a", TASKS).domain.coordinates[0]), 1 / 32)
+    np.testing.assert_allclose(np.diff(open_source(tmp_path / "out" / "a", TASKS).grid.coordinates[0]), 1 / 32)
 
 
 def test_info_ends_with_a_task_that_can_be_edited_and_used(tmp_path: Path) -> None:

@@ -455,7 +455,7 @@ def test_the_task_table_names_every_task_and_parameter() -> None:
 
 
 def test_a_file_whose_values_cannot_be_read_is_closed_too(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut(source: Source) -> list[str]:
+    def cut(source: Source, _: Source) -> list[str]:
         raise DataError(f"{source.path}: is cut")
 
     closed: list[Path] = []

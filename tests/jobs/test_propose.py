@@ -18,27 +18,26 @@ from ups.cli.app import main
 from ups.config import load
 from ups.data import open_source
 from ups.data.readers.memory import open_memory
+from ups.data.views import Spread
 from ups.definition import Definition, definition_from, is_file_name
 from ups.engine.memory import CodeCost
 from ups.jobs.estimate.timing import Ceilings
 from ups.jobs.fit import Data, _looked_at, _proposed, _single, fit
 from ups.jobs.inspect import notes, problems
 from ups.jobs.recipe import proposal as module
-from ups.jobs.recipe.axis_ends import seamless
 from ups.jobs.recipe.data_profile import OF_FEW, DataProfile, held_as_they_are, holdings
-from ups.jobs.recipe.pace import ANY_PACE, FAST, SLOW, pace
 from ups.jobs.recipe.proposal import propose
+from ups.jobs.recipe.signs import ANY_PACE, FAST, SLOW, pace, seamless
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.progress import Screen
-from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig, SplitConfig
 from ups.run.data.datasets import open_files
 from ups.run.data.generate import generate
 from ups.run.data.outlines import outlines
 from ups.run.start import Start
-from ups.types import UNKNOWN, ConfigError, DataError, Dynamics
+from ups.types import UNKNOWN, Array, ConfigError, DataError, Dynamics
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bill(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bill of made-up sizes, for a config that could be trained: the true one takes seconds (tests of estimates)."""
 
-    def costs(config: RunConfig, device: str) -> SimpleNamespace:  # noqa: ARG001
-        check(config)
+    def costs(config: RunConfig, device: str, sets: object, rough: object) -> SimpleNamespace:  # noqa: ARG001
         flops = {"small": 100, "tiny": 10}[config.model.part("operator").size] * config.stage("operator").batch
         stage = SimpleNamespace(work=CodeCost(0, 0, flops * 10**9, 0, 0), captured=False)
         return SimpleNamespace(stages=[stage], needed=10**6, parameters={"total": 1000})
@@ -625,6 +623,49 @@ def test_init_says_what_validate_calls_a_problem_and_refuses_what_a_run_would(tm
     with pytest.raises(DataError, match="cannot be learnt by ups"):
         propose([tmp_path / "flat.npz"], str(tmp_path / "d.yaml"), tmp_path / "e.yaml", 5.0, "cpu", False, str)
     assert not (tmp_path / "e.yaml").exists()
+
+
+def test_minutes_that_do_not_suffice_and_constant_channels_are_said(tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text("name: d\ndims: [sample, time, x, channel]\nfields: {u: [u], k: [k]}\ndt: 1\n")
+    x, t, start = np.arange(64) / 64, np.arange(41)[:, None], np.random.default_rng(0).random((20, 1, 1))
+    u = np.sin(2 * np.pi * (x - 0.05 * t + start))
+    values = np.stack([u, np.full_like(u, 3.0)], -1)
+
+    def shown(values: Array, minutes: float = 5.0) -> str:
+        np.save(tmp_path / "d.npy", values.astype(np.float32))
+        out = tmp_path / "c.yaml"
+        return "\n".join(propose([tmp_path / "d.npy"], str(tmp_path / "d.yaml"), out, minutes, "cpu", True, str)[1])
+
+    assert "Note: d: k has the same value in all that was looked at" in shown(values)
+    assert "more --minutes" not in shown(values)
+    assert "Note: 4 steps in that time, and 400 take about 64 s: ask for more --minutes." in shown(values, 0.01)
+
+
+def test_of_large_files_a_part_is_looked_at_and_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    u = np.random.default_rng(0).normal(size=(40, 30, 64)).astype(np.float32)
+    u[:, 20, 3] = np.nan
+    np.save(tmp_path / "d.npy", u)
+    (tmp_path / "d.yaml").write_text("name: d\ndims: [sample, time, x]\nfields: {u: [u]}\ndt: 1\n")
+    read: list[int] = []
+    monkeypatch.setattr(module, "READ", u.nbytes - 1)
+    monkeypatch.setattr(module, "LOOK", 16 * 1024)
+    monkeypatch.setattr("ups.jobs.inspect.Scan.sample", lambda *args: read.extend(map(len, args[2])))
+    _, remarks = propose([tmp_path / "d.npy"], str(tmp_path / "d.yaml"), tmp_path / "c.yaml", 5.0, "cpu", False, str)
+    assert 48 <= sum(read) <= 72
+    assert any("of their values about 16.4 kB were looked at, spread over all" in line for line in remarks)
+
+
+def test_a_part_of_a_source_reaches_from_its_first_trajectory_to_the_last_frames(tmp_path: Path) -> None:
+    np.save(tmp_path / "d.npy", np.arange(40 * 30, dtype=np.float32).reshape(40, 30, 1) + np.zeros(16, np.float32))
+    definition = Definition("d", dims=("sample", "time", "x"), fields={"u": ("u",)}, dt=1.0)
+    with open_source(tmp_path / "d.npy", TASKS, definition) as source:
+        few = Spread(source, 64 * 64)
+        assert (few.ids[0], few.ids[-1], len(few)) == ("000000", "000035", 8)
+        assert [few.read(i)[-1, 0, 0] for i in range(8)] == [30 * 5 * i + 29 for i in range(8)]
+        assert all(0 < len(few.times_of(i)) == len(few.read(i)) <= 8 for i in range(8))
+        whole = Spread(source, 40 * 30 * 64)
+        assert whole.ids == source.ids
+        assert (whole.read(3) == source.read(3)).all()
 
 
 def test_where_a_config_cannot_be_written_is_told_before_the_files_are_read(

@@ -17,7 +17,7 @@ from test_masked import simulator as of_lake
 import ups
 from ups.cli.app import main
 from ups.engine.memory import MemoryCount
-from ups.models import CodecConfig, OperatorConfig, Simulator, build, departures, frames_memory
+from ups.models import CodecConfig, OperatorConfig, Simulator, build, frames_memory, limits
 from ups.physics import TASKS
 from ups.types import ConfigError
 from ups.verdict import Ending, classify
@@ -68,7 +68,7 @@ def test_what_is_just_larger_than_the_memory_at_hand_is_refused_and_what_fits_is
 def test_a_rollout_holds_its_frames_no_more_often_than_is_asked_for(
     masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(departures, "TOGETHER", 2**12)
+    monkeypatch.setattr(limits, "TOGETHER", 2**12)
     steps = 300
     sim, u = (of_lake(ALONE), with_nan(state())) if masked else (simulator("reacdiff2d"), frames("reacdiff2d")[:1, 0])
     sim.rollout(u, 1)

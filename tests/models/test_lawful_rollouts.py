@@ -52,9 +52,9 @@ def states(name: str) -> tuple[Tensor, Tensor, Grid]:
     """Three initial states of an equation, what drives them, and their box."""
     equation = EQUATIONS[name]()
     ndim = equation.task.ndim
-    domain = Grid((CELLS[ndim],) * ndim, equation.task.periodic, equation.task.bounds)
+    grid = Grid((CELLS[ndim],) * ndim, equation.task.periodic, equation.task.bounds)
     draw = Draw(3, range(3), dtype=torch.float32)
-    return equation.initial(draw, domain), equation.inputs(draw, domain), domain
+    return equation.initial(draw, grid), equation.inputs(draw, grid), grid
 
 
 def window(task: TaskSpec, state: Tensor, inputs: Tensor | None = None) -> Window:
@@ -75,23 +75,23 @@ def simulated(sim: Simulator, given: Window, steps: int) -> Tensor:
         return torch.cat((given.context[:, -1:], sim.simulate(given, steps)), 1)
 
 
-def check(task: TaskSpec, out: Tensor, domain: Grid) -> None:
+def check(task: TaskSpec, out: Tensor, grid: Grid) -> None:
     assert bool(out.isfinite().all())
     for law in laws_of(task, task.periodic):
         exact = isinstance(law, Within | InitialRange)
-        assert float(law.residual(out, domain).max()) <= (0.0 if exact else 3e-6), law.says
+        assert float(law.residual(out, grid).max()) <= (0.0 if exact else 3e-6), law.says
 
 
 @pytest.mark.parametrize("name", LAWFUL)
 def test_every_law_of_every_equation_holds_to_round_off_whatever_the_network_does(name: str) -> None:
-    state, inputs, domain = states(name)
-    sim, given = restless(TASKS[name], domain.shape), window(TASKS[name], state, inputs)
-    check(TASKS[name], simulated(sim, given, 40), domain)
+    state, inputs, grid = states(name)
+    sim, given = restless(TASKS[name], grid.shape), window(TASKS[name], state, inputs)
+    check(TASKS[name], simulated(sim, given, 40), grid)
     sim.config = SimulatorConfig(guard=False)
     free = simulated(sim, given, 40)
     signs_alone = all(isinstance(law, Within) for law in laws_of(TASKS[name], TASKS[name].periodic))
     laws = laws_of(TASKS[name], TASKS[name].periodic)
-    assert signs_alone or max(float(law.residual(free, domain).max()) for law in laws) > 1e-4
+    assert signs_alone or max(float(law.residual(free, grid).max()) for law in laws) > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -100,19 +100,19 @@ def test_every_law_of_every_equation_holds_to_round_off_whatever_the_network_doe
 )
 def test_an_operator_that_grows_by_its_own_size_stays_in_the_range_it_starts_from(name: str, steps: int) -> None:
     """At points too, which are values between cells."""
-    state, inputs, domain = states(name)
+    state, inputs, grid = states(name)
     measured = dataclasses.replace(TASKS[name].dynamics, changes_when_uniform=False)  # by the sample, not by the task
     task = dataclasses.replace(TASKS[name], dynamics=measured)
     sim = build(
         [task],
         CodecConfig(width=8),
         OperatorConfig(width=16, depth=1, heads=2, gauge="sample"),
-        grids={name: domain.shape},
+        grids={name: grid.shape},
     ).eval()
     awaken(sim.operator)
     given = window(task, state, inputs)
     low, high = (float(x) for x in torch.aminmax(state))
-    check(task, out := simulated(sim, given, steps), domain)
+    check(task, out := simulated(sim, given, steps), grid)
     with torch.no_grad():
         points = sim.simulate(given, steps, points=torch.linspace(0.01, 0.99, 50).unsqueeze(-1))
     for values in (out, points):
@@ -126,16 +126,16 @@ def test_an_operator_that_grows_by_its_own_size_stays_in_the_range_it_starts_fro
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAWFUL)
 def test_no_law_drifts_over_a_thousand_steps(name: str) -> None:
-    state, inputs, domain = states(name)
-    sim = restless(TASKS[name], domain.shape)
-    check(TASKS[name], simulated(sim, window(TASKS[name], state, inputs), 1000), domain)
+    state, inputs, grid = states(name)
+    sim = restless(TASKS[name], grid.shape)
+    check(TASKS[name], simulated(sim, window(TASKS[name], state, inputs), 1000), grid)
 
 
 @pytest.mark.slow
 def test_no_total_drifts_over_a_thousand_steps_of_a_gas() -> None:
     """Mass, momentum and energy by hand, as any script would add them up."""
-    state, _, domain = states("cfd1d")
-    out = simulated(restless(TASKS["cfd1d"], domain.shape), window(TASKS["cfd1d"], state), 1000).double()
+    state, _, grid = states("cfd1d")
+    out = simulated(restless(TASKS["cfd1d"], grid.shape), window(TASKS["cfd1d"], state), 1000).double()
     density, pressure, velocity = out.unbind(-1)
     assert float(out[..., :2].min()) >= 0
     sound = (5 / 3 * pressure[:, :1] / density[:, :1]).sqrt()
@@ -148,18 +148,18 @@ def test_no_total_drifts_over_a_thousand_steps_of_a_gas() -> None:
 
 def test_walls_and_signs_hold_in_a_box_that_wraps_along_one_axis_alone() -> None:
     generator = torch.Generator().manual_seed(0)
-    domain = Grid((16, 8), CHANNEL.periodic, CHANNEL.bounds)
+    grid = Grid((16, 8), CHANNEL.periodic, CHANNEL.bounds)
     state = torch.rand(2, 16, 8, 3, generator=generator)
-    state = laws_of(CHANNEL, CHANNEL.periodic)[0].project(state.unsqueeze(1), state, domain).squeeze(1)
+    state = laws_of(CHANNEL, CHANNEL.periodic)[0].project(state.unsqueeze(1), state, grid).squeeze(1)
     out = simulated(restless(CHANNEL, (16, 8), 0.05), window(CHANNEL, state), 60)
-    check(CHANNEL, out, domain)
+    check(CHANNEL, out, grid)
     assert float(out[..., 2].min()) == 0.0  # something had to be lifted
 
 
 def test_the_repaired_frame_is_the_one_that_goes_on_and_a_lawful_one_leaves_the_tokens_as_they_are() -> None:
-    state, _, domain = states("burgers1d")
+    state, _, grid = states("burgers1d")
     task, small = TASKS["burgers1d"], OperatorConfig(width=16, depth=1, heads=2)
-    sim = build([task], CodecConfig(dim=32, blocks=0), small, grids={"burgers1d": domain.shape}).eval()
+    sim = build([task], CodecConfig(dim=32, blocks=0), small, grids={"burgers1d": grid.shape}).eval()
     steps = Stepping(sim, window(task, state))
     with torch.no_grad():
         z = steps.start()
@@ -176,8 +176,8 @@ def test_the_repaired_frame_is_the_one_that_goes_on_and_a_lawful_one_leaves_the_
 
 
 def test_a_sample_is_repaired_the_same_in_any_company() -> None:
-    state, inputs, domain = states("cfd2d")
-    sim, given = restless(TASKS["cfd2d"], domain.shape), window(TASKS["cfd2d"], state, inputs)
+    state, inputs, grid = states("cfd2d")
+    sim, given = restless(TASKS["cfd2d"], grid.shape), window(TASKS["cfd2d"], state, inputs)
     together, alone = simulated(sim, given, 10), simulated(sim, given.rows(1, 2), 10)
     assert torch.allclose(together[1], alone[0], rtol=1e-4, atol=1e-4)
     spoilt = dataclasses.replace(given, context=given.context * torch.tensor([1.0, 1.0, 30.0]).view(3, 1, 1, 1, 1))
@@ -185,8 +185,8 @@ def test_a_sample_is_repaired_the_same_in_any_company() -> None:
 
 
 def test_gradients_flow_through_steps_that_are_repaired() -> None:
-    state, inputs, domain = states("cfd1d")
-    sim = restless(TASKS["cfd1d"], domain.shape)
+    state, inputs, grid = states("cfd1d")
+    sim = restless(TASKS["cfd1d"], grid.shape)
     sim.simulate(window(TASKS["cfd1d"], state, inputs), 3)[:, -1].square().mean().backward()
     gradient = sim.operator.head.weight.grad
     assert gradient is not None
@@ -195,16 +195,16 @@ def test_gradients_flow_through_steps_that_are_repaired() -> None:
 
 
 def test_a_guard_is_chosen_by_the_names_of_laws(tmp_path: Path) -> None:
-    state, inputs, domain = states("cfd2d")
+    state, inputs, grid = states("cfd2d")
     task = TASKS["cfd2d"]
-    sim = restless(task, domain.shape, 0.1, guard=("mass", "momentum"))
+    sim = restless(task, grid.shape, 0.1, guard=("mass", "momentum"))
     out = simulated(sim, window(task, state, inputs), 20)
-    residuals = {law.name: float(law.residual(out, domain).max()) for law in laws_of(task, task.periodic)}
+    residuals = {law.name: float(law.residual(out, grid).max()) for law in laws_of(task, task.periodic)}
     assert max(residuals[name] for name in ("mass", "momentum x", "momentum y")) < 3e-6
     assert residuals["energy"] > 1e-3
     assert Simulator.load(sim.save(tmp_path)).config.guard == ("mass", "momentum")
     with pytest.raises(ConfigError, match=r"names 'masse'.*cfd2d.*mass, conserved, density, positive, momentum x"):
-        restless(task, domain.shape, guard=("masse",))
+        restless(task, grid.shape, guard=("masse",))
     with pytest.raises(ConfigError, match=r"no laws"):
         restless(TASKS["reacdiff2d"], (8, 8), guard=("mass",))
 
@@ -224,13 +224,13 @@ class Cautious(Law):
     any_boundary, around_masks, of_change = True, False, True
     says = "no value grows"
 
-    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def residual(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         return (u.flatten(1).abs().amax(1) / u[:, 0].flatten(1).abs().amax(1) - 0.01).clamp_min(0)
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         raise NotImplementedError
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         bound = 0.01 * aim.flatten(1).abs().amax(1).reshape(-1, *(1,) * (u.ndim - 1))
         return u.clamp(-bound, bound)
 
@@ -244,21 +244,21 @@ def test_a_law_of_ones_own_is_kept_at_points_and_says_itself_where_it_holds(monk
     assert laws_of(task, (True,)) == laws_of(task, (False,)) == (law,)
     for change in ({"mask": "mask"}, {"steady": True}):
         assert laws_of(dataclasses.replace(task, **change), (True,)) == ()  # type: ignore[arg-type]
-    state, _, domain = states("advection1d")
+    state, _, grid = states("advection1d")
     points = torch.linspace(0.01, 0.99, 50).unsqueeze(-1)
     bound = 0.01 * float(state.abs().amax())
     with torch.no_grad():
         held, free = (
-            restless(task, domain.shape, guard=guard).simulate(window(task, state), 2, points=points)
+            restless(task, grid.shape, guard=guard).simulate(window(task, state), 2, points=points)
             for guard in (True, False)
         )
     assert float(held.abs().max()) <= bound < float(free.abs().max())
 
 
 def test_what_breaks_laws_more_is_scored_worse_sample_by_sample() -> None:
-    state, _, domain = states("cfd1d")
+    state, _, grid = states("cfd1d")
     laws = laws_of(TASKS["cfd1d"], (True,))
     candidates = torch.stack([state[0] * (1 + 0.1 * i) for i in range(4)]).unsqueeze(1)
-    scores = broken(candidates, laws, state[:1].expand(4, -1, -1), domain)
+    scores = broken(candidates, laws, state[:1].expand(4, -1, -1), grid)
     assert scores[0] < 1e-12
     assert bool((scores.diff() > 0).all())

@@ -114,13 +114,13 @@ def test_laws_are_measured_where_cells_count_and_no_divergence_is_claimed_of_a_m
     u = torch.rand(2, 3, 16, 16, 3, generator=torch.Generator().manual_seed(0)).double() + 1
     mask = torch.as_tensor(ISLAND).expand(2, 16, 16)
     u[..., 0] = torch.where(mask.unsqueeze(1), 1.5, -1e3 * u[..., 0])
-    domain = Grid((16, 16), PLAIN.periodic, PLAIN.bounds)
+    grid = Grid((16, 16), PLAIN.periodic, PLAIN.bounds)
     for law in laws_of(masked, masked.periodic):
-        assert law.residual(u, domain, mask).max() < 1e-12
-        assert law.residual(u, domain).min() > 1e-3
+        assert law.residual(u, grid, mask).max() < 1e-12
+        assert law.residual(u, grid).min() > 1e-3
         if isinstance(law, Conserved):
-            assert law.sampling_error(u, domain, mask).max() < 1e-12
-            fixed = law.project(u + 1, u[:, 0], domain, mask)
+            assert law.sampling_error(u, grid, mask).max() < 1e-12
+            fixed = law.project(u + 1, u[:, 0], grid, mask)
             assert torch.allclose(fixed[:, :, mask[0]][..., 0], u[:, :, mask[0]][..., 0])
 
 

@@ -44,28 +44,28 @@ def picked() -> Simulator:
 def test_where_a_grid_begins_tells_picked_cells_from_whole_ones_and_from_another_box() -> None:
     whole, box = centres(8).numpy(), ((0.0, 1.0),)
 
-    def domain(cells: np.ndarray) -> Grid:
+    def grid(cells: np.ndarray) -> Grid:
         wide = float(cells[1] - cells[0])
         return Grid.along((cells,), (False,), ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),))
 
-    assert domain(whole).corner_in(box) == (0,)
-    assert domain(whole[::2]).corner_in(box) == pytest.approx((-0.5 / 8,))
-    assert domain(whole[1::2]).corner_in(box) == pytest.approx((0.5 / 8,))
-    for other in (domain(2 * whole), domain(whole + 5)):
+    assert grid(whole).corner_in(box) == (0,)
+    assert grid(whole[::2]).corner_in(box) == pytest.approx((-0.5 / 8,))
+    assert grid(whole[1::2]).corner_in(box) == pytest.approx((0.5 / 8,))
+    for other in (grid(2 * whole), grid(whole + 5)):
         assert other.corner_in(box) == Reduction().corner(other, box) == (), "which lies elsewhere, or is longer"
         assert Reduction(space=2).corner(other, box) == pytest.approx((-0.5 / 8,)), "picked as in any box"
 
 
 def test_cells_picked_of_picked_ones_begin_where_those_picked_at_once_do() -> None:
-    def domain(cells: np.ndarray) -> Grid:
+    def grid(cells: np.ndarray) -> Grid:
         wide = float(cells[1] - cells[0])
         return Grid.along((cells,), (False,), ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),))
 
     whole, box = centres(16).numpy(), ((0.0, 1.0),)
-    at_once = domain(whole[::4]).corner_in(box)
+    at_once = grid(whole[::4]).corner_in(box)
     assert at_once == pytest.approx((-1.5 / 16,))
     for every in (1, 2, 4):
-        assert Reduction(space=4 // every).corner(domain(whole[::every]), box) == pytest.approx(at_once)
+        assert Reduction(space=4 // every).corner(grid(whole[::every]), box) == pytest.approx(at_once)
 
 
 @pytest.mark.parametrize("cells", [16, 32, 96])

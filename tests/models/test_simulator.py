@@ -409,11 +409,11 @@ def test_damaged_foreign_and_newer_artifacts_are_refused_in_a_sentence(
     artifact.write(path, fresh, {k: v for k, v in tensors.items() if "head" not in k})
     with pytest.raises(DataError, match="not of the model"):
         Simulator.load(path)
-    for version, remedy in ((3, "train it again"), (5, "update the program")):
+    for version, remedy in ((4, "train it again"), (6, "update the program")):
         with monkeypatch.context() as other:
             other.setattr(artifact, "VERSION", version)
             artifact.write(path, fresh, tensors)
-        with pytest.raises(DataError, match=f"version {version}, and this program reads 4; {remedy}"):
+        with pytest.raises(DataError, match=f"version {version}, and this program reads 5; {remedy}"):
             Simulator.load(path)
 
 

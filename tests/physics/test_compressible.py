@@ -20,8 +20,8 @@ def line(n, low=0.0, high=1.0, periodic=True):
     return Grid((n,), (periodic,), ((low, high),))
 
 
-def run(equation, domain, u0, times):
-    return solve(equation.stepper("pdebench", domain, u0), u0, times)
+def run(equation, grid, u0, times):
+    return solve(equation.stepper("pdebench", grid, u0), u0, times)
 
 
 def state(*channels):
@@ -59,10 +59,10 @@ def exact_riemann(left, right, xi):
 
 def riemann_error(left, right, n, t):
     """(mean |density error|, mean |pressure error|, frames) of a Riemann problem on (−½, ½)."""
-    domain = line(n, -0.5, 0.5, periodic=False)
-    x = domain.coordinates[0]
+    grid = line(n, -0.5, 0.5, periodic=False)
+    x = grid.coordinates[0]
     u0 = state(*(np.where(x < 0, a, b) for a, b in zip(left, right, strict=True)))
-    frames = run(Compressible1D(**INVISCID, boundary="trans"), domain, u0, [0.0, t])
+    frames = run(Compressible1D(**INVISCID, boundary="trans"), grid, u0, [0.0, t])
     error = np.abs(frames[0, -1].numpy().T - exact_riemann(left, right, x / t)).mean(1)
     return error[0], error[1], frames
 
@@ -105,11 +105,11 @@ def test_shock_of_pressure_ratio_1e5_is_where_it_should_be():
 
 def test_density_wave_converges_at_second_order():
     def error(n):
-        domain = line(n)
-        x = domain.coordinates[0]
+        grid = line(n)
+        x = grid.coordinates[0]
         # Cell averages of 1 + 0.2 sin 2πx differ from centre values by this factor, at second order.
         wave = np.sin(2 * np.pi * x) * np.sinc(1 / n)
-        frames = run(Compressible1D(**INVISCID), domain, state(1 + 0.2 * wave, 1.0, 1.0), [0.0, 0.25])
+        frames = run(Compressible1D(**INVISCID), grid, state(1 + 0.2 * wave, 1.0, 1.0), [0.0, 0.25])
         shifted = np.sin(2 * np.pi * (x - 0.25)) * np.sinc(1 / n)
         return np.abs(frames[0, -1, :, 0].numpy() - 1 - 0.2 * shifted).mean()
 
@@ -128,9 +128,9 @@ def vortex(x, y, t, speed):
 
 def test_isentropic_vortex_converges_at_second_order():
     def error(n):
-        domain = Grid((n, n), (True, True), ((-5.0, 5.0),) * 2)
-        x, y = np.meshgrid(*domain.coordinates, indexing="ij")
-        frames = run(Compressible2D(**INVISCID), domain, state(*vortex(x, y, 0, 1.0)), [0.0, 1.0])
+        grid = Grid((n, n), (True, True), ((-5.0, 5.0),) * 2)
+        x, y = np.meshgrid(*grid.coordinates, indexing="ij")
+        frames = run(Compressible2D(**INVISCID), grid, state(*vortex(x, y, 0, 1.0)), [0.0, 1.0])
         return np.abs(frames[0, -1].numpy() - np.stack(vortex(x, y, 1.0, 1.0), -1)).mean()
 
     coarse, fine = error(32), error(64)
@@ -142,21 +142,21 @@ def test_isentropic_vortex_converges_at_second_order():
 @pytest.mark.parametrize("kind", [Compressible1D, Compressible2D, Compressible3D])
 def test_mass_momentum_and_energy_are_conserved_to_round_off(kind, viscosity):
     equation = kind(eta=viscosity, zeta=viscosity)
-    domain = equation.domain({1: 64, 2: 24, 3: 8}[kind.task.ndim])
-    u0 = initial_states(equation, Draw(3, range(3)), domain)
-    frames = run(equation, domain, u0, [0.0, 0.02, 0.04])
+    grid = equation.grid({1: 64, 2: 24, 3: 8}[kind.task.ndim])
+    u0 = initial_states(equation, Draw(3, range(3)), grid)
+    frames = run(equation, grid, u0, [0.0, 0.02, 0.04])
     assert (frames[:, -1] - frames[:, 0]).abs().max() > 1e-3
-    found = {law.name: law.residual(frames, domain).max().item() for law in equation.laws()}
+    found = {law.name: law.residual(frames, grid).max().item() for law in equation.laws()}
     assert len(found) == 4 + kind.task.ndim
     assert max(found.values()) < 1e-13
 
 
 def test_momentum_law_sees_a_drift():
     equation = Compressible2D()
-    domain = equation.domain(16)
-    frames = initial_states(equation, Draw(0, range(2)), domain).unsqueeze(1).repeat(1, 2, 1, 1, 1)
+    grid = equation.grid(16)
+    frames = initial_states(equation, Draw(0, range(2)), grid).unsqueeze(1).repeat(1, 2, 1, 1, 1)
     frames[1, 1, ..., 3] += 0.1
-    found = {law.name: law.residual(frames, domain) for law in equation.laws()}
+    found = {law.name: law.residual(frames, grid) for law in equation.laws()}
     assert found["momentum y"][0] < 1e-15
     assert found["momentum y"][1] > 1e-3
     assert found["momentum x"].max() < 1e-15
@@ -164,29 +164,29 @@ def test_momentum_law_sees_a_drift():
 
 def test_reflected_states_give_reflected_solutions():
     equation = Compressible1D(eta=0.01, zeta=0.01)
-    domain = equation.domain(64)
-    u0 = initial_states(equation, Draw(1, range(2)), domain)
+    grid = equation.grid(64)
+    u0 = initial_states(equation, Draw(1, range(2)), grid)
     sign = torch.tensor([1.0, 1.0, -1.0])
-    frames = run(equation, domain, torch.cat([u0, sign * u0.flip(1)]), [0.0, 0.1])[:, -1]
+    frames = run(equation, grid, torch.cat([u0, sign * u0.flip(1)]), [0.0, 0.1])[:, -1]
     torch.testing.assert_close(frames[2:], sign * frames[:2].flip(1), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("boundary", ["periodic", "trans"])
 def test_exchanging_the_axes_exchanges_the_solution(boundary):
     equation = Compressible2D(eta=0.02, zeta=0.03, mach=1.0, boundary=boundary)
-    domain = equation.domain(24)
-    u0 = initial_states(equation, Draw(1, [0]), domain)
+    grid = equation.grid(24)
+    u0 = initial_states(equation, Draw(1, [0]), grid)
     swapped = u0.transpose(1, 2)[..., [0, 1, 3, 2]]
-    frames = run(equation, domain, torch.cat([u0, swapped]), [0.0, 0.05])[:, -1]
+    frames = run(equation, grid, torch.cat([u0, swapped]), [0.0, 0.05])[:, -1]
     torch.testing.assert_close(frames[1], frames[0].transpose(0, 1)[..., [0, 1, 3, 2]], rtol=1e-11, atol=1e-11)
 
 
 def test_solution_seen_from_a_moving_frame_is_the_same():
-    equation, domain = Compressible1D(eta=0.01, zeta=0.01), line(128)
-    x = domain.coordinates[0]
+    equation, grid = Compressible1D(eta=0.01, zeta=0.01), line(128)
+    x = grid.coordinates[0]
     rest = state(1 + 0.1 * np.sin(2 * np.pi * x), 1 + 0.1 * np.cos(2 * np.pi * x), 0.1 * np.sin(2 * np.pi * x))
     moving = rest + torch.tensor([0.0, 0.0, 1.0])
-    frames = run(equation, domain, torch.cat([rest, moving]), [0.0, 0.25])[:, -1]
+    frames = run(equation, grid, torch.cat([rest, moving]), [0.0, 0.25])[:, -1]
     back = frames[1].roll(-32, 0) - torch.tensor([0.0, 0.0, 1.0])
     assert (back - frames[0]).abs().mean() < 2e-4
 
@@ -198,28 +198,28 @@ def test_planar_flow_is_the_same_in_one_two_and_three_dimensions(viscosity, tole
     fluid = {"eta": viscosity, "zeta": viscosity}
     one = run(Compressible1D(**fluid), line(16), state(*profile), [0.0, 0.1])
     for kind, axes in ((Compressible2D, 1), (Compressible3D, 2)):
-        domain = Grid((16, *(4,) * axes), (True,) * (1 + axes), ((0.0, 1.0), *((0.0, 0.25),) * axes))
-        u0 = state(*(c.reshape(-1, *(1,) * axes) + np.zeros(domain.shape) for c in profile), *[0.0] * axes)
-        many = run(kind(**fluid), domain, u0, [0.0, 0.1])[0, -1]
+        grid = Grid((16, *(4,) * axes), (True,) * (1 + axes), ((0.0, 1.0), *((0.0, 0.25),) * axes))
+        u0 = state(*(c.reshape(-1, *(1,) * axes) + np.zeros(grid.shape) for c in profile), *[0.0] * axes)
+        many = run(kind(**fluid), grid, u0, [0.0, 0.1])[0, -1]
         assert many[..., 3:].abs().max() < 1e-14
         assert (many[(slice(None), *(1,) * axes)][..., :3] - one[0, -1]).abs().max() < tolerance
 
 
 def test_shear_wave_decays_at_the_rate_of_the_shear_viscosity():
-    eta, domain = 0.02, Grid((64, 8), (True, True), ((0.0, 1.0), (0.0, 0.125)))
-    wave = 1e-3 * np.sin(2 * np.pi * domain.coordinates[0])[:, None] + np.zeros(domain.shape)
-    frames = run(Compressible2D(eta=eta, zeta=0.3), domain, state(1.0, 1.0, 0.0, wave), [0.0, 0.5])
+    eta, grid = 0.02, Grid((64, 8), (True, True), ((0.0, 1.0), (0.0, 0.125)))
+    wave = 1e-3 * np.sin(2 * np.pi * grid.coordinates[0])[:, None] + np.zeros(grid.shape)
+    frames = run(Compressible2D(eta=eta, zeta=0.3), grid, state(1.0, 1.0, 0.0, wave), [0.0, 0.5])
     ratio = (frames[0, -1, ..., 3].numpy() * wave).sum() / (wave**2).sum()
     assert ratio == pytest.approx(math.exp(-eta * (2 * np.pi) ** 2 * 0.5), rel=3e-3)
 
 
 def test_sound_wave_decays_at_the_rate_of_the_longitudinal_viscosity():
-    eta, zeta, domain, k = 0.02, 0.01, line(128), 2 * np.pi
+    eta, zeta, grid, k = 0.02, 0.01, line(128), 2 * np.pi
     damping, c = 0.5 * (4 / 3 * eta + zeta) * k**2, math.sqrt(G)
     omega = math.sqrt((c * k) ** 2 - damping**2)
     t = 2 * math.pi / omega
-    wave = 1e-4 * np.sin(k * domain.coordinates[0])
-    frames = run(Compressible1D(eta=eta, zeta=zeta), domain, state(1.0, 1.0, wave), [0.0, t])
+    wave = 1e-4 * np.sin(k * grid.coordinates[0])
+    frames = run(Compressible1D(eta=eta, zeta=zeta), grid, state(1.0, 1.0, wave), [0.0, t])
     ratio = (frames[0, -1, :, 2].numpy() * wave).sum() / (wave**2).sum()
     assert ratio == pytest.approx(math.exp(-damping * t), rel=1e-2)
 
@@ -227,17 +227,17 @@ def test_sound_wave_decays_at_the_rate_of_the_longitudinal_viscosity():
 def test_uniform_flow_stays_uniform_exactly():
     for kind in (Compressible1D, Compressible2D, Compressible3D):
         equation = kind(boundary="trans")
-        domain = equation.domain(8)
-        u0 = torch.tensor([1.3, 0.7, 0.4, -0.3, 0.2])[: 2 + domain.ndim].double().expand(1, *domain.shape, -1)
-        frames = run(equation, domain, u0.contiguous(), [0.0, 0.05])
+        grid = equation.grid(8)
+        u0 = torch.tensor([1.3, 0.7, 0.4, -0.3, 0.2])[: 2 + grid.ndim].double().expand(1, *grid.shape, -1)
+        frames = run(equation, grid, u0.contiguous(), [0.0, 0.05])
         assert (frames[:, -1] - frames[:, -1].flatten(0, -2)[0]).abs().max() == 0
         assert (frames - u0.unsqueeze(1)).abs().max() < 1e-14
 
 
 def test_pulse_leaves_through_the_outgoing_boundary():
-    domain = line(100, periodic=False)
-    bump = 1e-2 * np.exp(-(((domain.coordinates[0] - 0.5) / 0.05) ** 2))
-    frames = run(Compressible1D(**INVISCID, boundary="trans"), domain, state(1.0, 1 + bump, 0.0), [0.0, 0.2, 0.8])
+    grid = line(100, periodic=False)
+    bump = 1e-2 * np.exp(-(((grid.coordinates[0] - 0.5) / 0.05) ** 2))
+    frames = run(Compressible1D(**INVISCID, boundary="trans"), grid, state(1.0, 1 + bump, 0.0), [0.0, 0.2, 0.8])
     strength = (frames[0, ..., 1] - 1).abs().amax(1)
     assert strength[1] > 4e-3
     assert strength[2] < 5e-5
@@ -245,9 +245,9 @@ def test_pulse_leaves_through_the_outgoing_boundary():
 
 def test_single_precision_follows_double():
     equation = Compressible2D(mach=0.5)
-    domain = equation.domain(24)
-    double = equation.simulate(Draw(2, [0, 1]), domain, [0.0, 0.05], "pdebench")
-    single = equation.simulate(Draw(2, [0, 1], dtype=torch.float32), domain, [0.0, 0.05], "pdebench")
+    grid = equation.grid(24)
+    double = equation.simulate(Draw(2, [0, 1]), grid, [0.0, 0.05], "pdebench")
+    single = equation.simulate(Draw(2, [0, 1], dtype=torch.float32), grid, [0.0, 0.05], "pdebench")
     assert single.dtype == torch.float32
     scale = double.abs().amax((1, 2, 3), keepdim=True)
     assert ((single - double).abs() / scale).max() < 2e-5
@@ -262,9 +262,9 @@ def test_single_precision_follows_double():
     ],
 )
 def test_a_step_is_one_graph_without_a_look_at_the_data(equation):
-    domain = equation.domain(8)
-    u0 = initial_states(equation, Draw(0, range(2)), domain)
-    stepper = equation.stepper("pdebench", domain, u0)
+    grid = equation.grid(8)
+    u0 = initial_states(equation, Draw(0, range(2)), grid)
+    stepper = equation.stepper("pdebench", grid, u0)
     left = torch.full((2,), 1.0, dtype=torch.float64)
     whole = torch.compile(stepper.step, backend="eager", fullgraph=True)  # a graph break raises
     torch.testing.assert_close(whole(stepper.start(u0), left), stepper.step(stepper.start(u0), left))
@@ -272,12 +272,12 @@ def test_a_step_is_one_graph_without_a_look_at_the_data(equation):
 
 def test_accurate_scheme_conserves_and_is_closer_to_a_finer_solution():
     equation, times = Compressible1D(eta=0.01, zeta=0.01), [0.0, 0.05]
-    domain, draw = equation.domain(32), Draw(11, [0])
+    grid, draw = equation.grid(32), Draw(11, [0])
     best = equation.coarsen(
-        run(equation, domain.refined(16), initial_states(equation, draw, domain.refined(16)), times), 16
+        run(equation, grid.refined(16), initial_states(equation, draw, grid.refined(16)), times), 16
     )
-    accurate = equation.simulate(draw, domain, times, "accurate")
-    plain = run(equation, domain, initial_states(equation, draw, domain), times)
+    accurate = equation.simulate(draw, grid, times, "accurate")
+    plain = run(equation, grid, initial_states(equation, draw, grid), times)
     assert accurate.shape == plain.shape
-    assert max(law.residual(accurate, domain).max() for law in equation.laws()) < 1e-13
+    assert max(law.residual(accurate, grid).max() for law in equation.laws()) < 1e-13
     assert (accurate - best)[:, -1].abs().mean() < 0.3 * (plain - best)[:, -1].abs().mean()

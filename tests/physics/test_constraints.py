@@ -33,10 +33,10 @@ def balanced(u: Tensor, space: tuple[int, ...], mean: float) -> Tensor:
     return u - u.mean(space, keepdim=True) + mean
 
 
-def helmholtz(domain: Grid) -> tuple[Tensor, Tensor]:
+def helmholtz(grid: Grid) -> tuple[Tensor, Tensor]:
     """(curl ψ, ∇φ) `(X, Y, 2)` of ψ = sin 2kx cos ky + cos 3ky / 3, φ = cos kx sin 3ky + sin 2kx / 2, and a drift."""
-    k = 2 * math.pi / domain.lengths[0]
-    axes = [k * torch.as_tensor(c, dtype=torch.float64) for c in domain.coordinates]
+    k = 2 * math.pi / grid.lengths[0]
+    axes = [k * torch.as_tensor(c, dtype=torch.float64) for c in grid.coordinates]
     x, y = torch.meshgrid(axes[0], axes[1], indexing="ij")
     psi_x, psi_y = 2 * k * torch.cos(2 * x) * torch.cos(y), -k * torch.sin(2 * x) * torch.sin(y) - k * torch.sin(3 * y)
     phi_x = -k * torch.sin(x) * torch.sin(3 * y) + k * torch.cos(2 * x)
@@ -83,13 +83,13 @@ def test_sampling_explains_the_drift_of_a_spike_between_cells_and_nothing_of_a_s
 
 @pytest.mark.parametrize("shape", [(32,), (12, 10)])
 def test_restoring_an_integral_is_the_nearest_repair_and_done_once(shape: tuple[int, ...]) -> None:
-    domain, space = box(*shape), tuple(range(2, 2 + len(shape)))
+    grid, space = box(*shape), tuple(range(2, 2 + len(shape)))
     u, reference = noise(2, 4, *shape, 2), noise(2, *shape, 2, seed=1)
-    fixed = MASS.project(u, reference, domain)
+    fixed = MASS.project(u, reference, grid)
     want = reference[..., 0].flatten(1).mean(1)
     assert torch.allclose(fixed[..., 0].mean(space), want[:, None].expand(2, 4), atol=1e-14)
     assert torch.equal(fixed[..., 1], u[..., 1])
-    assert torch.allclose(MASS.project(fixed, reference, domain), fixed, atol=1e-15)
+    assert torch.allclose(MASS.project(fixed, reference, grid), fixed, atol=1e-15)
     # nearest: the change is at right angles to every other way along the lawful fields
     along = balanced(noise(2, 4, *shape, seed=2), space, 0.0)
     assert ((fixed - u)[..., 0] * along).sum((1, *space)).abs().max() < 1e-12
@@ -98,14 +98,14 @@ def test_restoring_an_integral_is_the_nearest_repair_and_done_once(shape: tuple[
 def test_a_negative_value_is_measured_against_the_largest_and_lifted_to_the_floor() -> None:
     u = noise(2, 3, 8, 2).abs() + 0.5
     u[0, 1, 3, 0], u[0, 0, 0, 0] = -0.2, 8.0
-    law, domain = Positive("density", 0), box(8)
-    assert law.residual(u, domain).tolist() == pytest.approx([0.2 / 8.0, 0.0], rel=1e-12)
-    fixed = law.project(u, u[:, 0], domain)
-    assert law.residual(fixed, domain).tolist() == [0.0, 0.0]
+    law, grid = Positive("density", 0), box(8)
+    assert law.residual(u, grid).tolist() == pytest.approx([0.2 / 8.0, 0.0], rel=1e-12)
+    fixed = law.project(u, u[:, 0], grid)
+    assert law.residual(fixed, grid).tolist() == [0.0, 0.0]
     changed = (fixed != u).nonzero().tolist()
     assert changed == [[0, 1, 3, 0]]
     assert fixed[0, 1, 3, 0] == 0.0
-    assert torch.equal(law.project(fixed, u[:, 0], domain), fixed)
+    assert torch.equal(law.project(fixed, u[:, 0], grid), fixed)
 
 
 def test_a_floor_above_zero_is_kept_likewise() -> None:
@@ -151,42 +151,42 @@ def test_the_laws_of_a_task_follow_its_equation_its_parameters_and_its_boundary(
 
 @pytest.mark.parametrize(("n", "length"), [(16, 1.0), (15, 2.5)])
 def test_projection_is_the_helmholtz_decomposition(n: int, length: float) -> None:
-    domain = box(n, n, length=length)
-    curl, gradient = helmholtz(domain)
+    grid = box(n, n, length=length)
+    curl, gradient = helmholtz(grid)
     u = torch.cat([curl + gradient, torch.full((n, n, 1), 3.0, dtype=torch.float64)], -1)[None, None]
-    fixed = FLOW.project(u, u[:, 0], domain)
+    fixed = FLOW.project(u, u[:, 0], grid)
     assert torch.allclose(fixed[0, 0, ..., :2], curl, atol=1e-12 * float(gradient.abs().max()))
     assert torch.equal(fixed[..., 2], u[..., 2])
 
 
 def test_divergence_is_measured_exactly() -> None:
-    domain = box(16, 16)
-    curl, gradient = helmholtz(domain)
+    grid = box(16, 16)
+    curl, gradient = helmholtz(grid)
     k = 2 * math.pi
     # |∇(∇φ)|² and |∇(curl ψ)|² by hand: the mean of |m k|⁴ |amplitude|² over the modes, 1/4 or 1/2 for each product.
     stretch = k**4 * ((1 + 9) ** 2 / 4 + 16 / 4 / 2)
     shear = k**4 * ((4 + 1) ** 2 / 4 + 81 / 9 / 2)
     u = torch.stack([curl, gradient, curl + 0.1 * gradient])[:, None]
     want = [0.0, 1.0, math.sqrt(0.01 * stretch / (shear + 0.01 * stretch))]
-    assert FLOW.residual(u, domain).tolist() == pytest.approx(want, rel=1e-9, abs=1e-13)
+    assert FLOW.residual(u, grid).tolist() == pytest.approx(want, rel=1e-9, abs=1e-13)
 
 
 def test_projecting_twice_changes_nothing_and_the_first_time_is_the_nearest() -> None:
-    domain = box(12, 12)
+    grid = box(12, 12)
     u, other = noise(2, 3, 12, 12, 2), noise(2, 3, 12, 12, 2, seed=1)
-    fixed = FLOW.project(u, u[:, 0], domain)
-    assert FLOW.residual(fixed, domain).max() < 1e-13
-    assert torch.allclose(FLOW.project(fixed, u[:, 0], domain), fixed, atol=1e-13)
-    lawful = FLOW.project(other, u[:, 0], domain)
+    fixed = FLOW.project(u, u[:, 0], grid)
+    assert FLOW.residual(fixed, grid).max() < 1e-13
+    assert torch.allclose(FLOW.project(fixed, u[:, 0], grid), fixed, atol=1e-13)
+    lawful = FLOW.project(other, u[:, 0], grid)
     assert ((fixed - u) * lawful).sum((1, 2, 3, 4)).abs().max() < 1e-11
 
 
 def test_a_flow_in_space_is_freed_of_its_divergence() -> None:
-    domain = box(8, 8, 6)
+    grid = box(8, 8, 6)
     law = DivergenceFree("velocity", channels=(0, 1, 2))
     u = noise(1, 2, 8, 8, 6, 3)
-    assert law.residual(u, domain).item() > 0.1
-    assert law.residual(law.project(u, u[:, 0], domain), domain).item() < 1e-13
+    assert law.residual(u, grid).item() > 0.1
+    assert law.residual(law.project(u, u[:, 0], grid), grid).item() < 1e-13
 
 
 @pytest.mark.parametrize("law", [MASS, FLOW, Within("u", 0, -0.5, 0.5)], ids=lambda law: law.name)
@@ -219,59 +219,59 @@ def gas(seed: int = 0) -> Tensor:
 
 
 def test_all_laws_of_a_gas_hold_at_once_after_one_pass_and_a_second_changes_nothing() -> None:
-    domain, reference = box(12, 10), gas()
+    grid, reference = box(12, 10), gas()
     laws = laws_of(TASKS["cfd2d"], (True, True))
     slow, fast = gas(1) - 0.4, gas(2) * torch.tensor([1.0, 1.0, 40.0, 40.0])  # more motion than there is energy
     for wild in (slow, fast):
-        fixed = repaired(wild, laws, reference, domain)
+        fixed = repaired(wild, laws, reference, grid)
         both = torch.stack((reference, fixed), 1)
-        assert max(float(law.residual(both, domain).max()) for law in laws) < 1e-13
-        assert torch.allclose(repaired(fixed, laws, reference, domain), fixed, atol=1e-12)
-        alone = repaired(wild[1:2], laws, reference[1:2], domain)
+        assert max(float(law.residual(both, grid).max()) for law in laws) < 1e-13
+        assert torch.allclose(repaired(fixed, laws, reference, grid), fixed, atol=1e-12)
+        alone = repaired(wild[1:2], laws, reference[1:2], grid)
         assert torch.allclose(alone, fixed[1:2], atol=1e-13)
-    assert torch.allclose(repaired(reference, laws, reference, domain), reference, atol=1e-13)
+    assert torch.allclose(repaired(reference, laws, reference, grid), reference, atol=1e-13)
     assert float(fixed[..., 1].mean()) > 0
 
 
 def test_a_square_integral_is_restored_around_the_mean() -> None:
     laws = laws_of(TASKS["kdv1d"], (True,))
-    u, reference, domain = noise(3, 32, 1) - 0.2, noise(3, 32, 1, seed=1) + 0.3, box(32)
-    fixed = repaired(u, laws, reference, domain)
-    assert max(float(law.residual(torch.stack((reference, fixed), 1), domain).max()) for law in laws) < 1e-14
-    assert torch.allclose(repaired(reference, laws, reference, domain), reference, atol=1e-14)
+    u, reference, grid = noise(3, 32, 1) - 0.2, noise(3, 32, 1, seed=1) + 0.3, box(32)
+    fixed = repaired(u, laws, reference, grid)
+    assert max(float(law.residual(torch.stack((reference, fixed), 1), grid).max()) for law in laws) < 1e-14
+    assert torch.allclose(repaired(reference, laws, reference, grid), reference, atol=1e-14)
 
 
 def between_walls(n: int) -> tuple[Grid, Tensor, Tensor]:
     """A box that wraps along y alone, a flow (ψ_y, −ψ_x) through its walls and a gradient, `(1, 1, n, n, 2)` each."""
-    domain = Grid((n, n), (False, True), ((0.0, 1.0), (0.0, 2.0)))
-    x, y = torch.meshgrid(*(torch.as_tensor(c) for c in domain.coordinates), indexing="ij")
+    grid = Grid((n, n), (False, True), ((0.0, 1.0), (0.0, 2.0)))
+    x, y = torch.meshgrid(*(torch.as_tensor(c) for c in grid.coordinates), indexing="ij")
     k = math.pi
     flow = torch.stack((k * x.exp() * torch.cos(k * y) + 1.0, -x.exp() * torch.sin(k * y)), -1)
     gradient = torch.stack((2 * x + torch.sin(k * y), k * x * torch.cos(k * y)), -1)
-    return domain, flow[None, None], gradient[None, None]
+    return grid, flow[None, None], gradient[None, None]
 
 
 def test_between_walls_a_flow_without_divergence_stays_and_the_rest_is_removed() -> None:
     errors = []
     for n in (12, 24):
-        domain, flow, gradient = between_walls(n)
-        assert FLOW.residual(flow, domain) < FLOW.sampling_error(flow, domain)
-        errors.append(float(FLOW.residual(flow, domain)))
-        fixed = FLOW.project(flow + gradient, flow[:, 0], domain)
-        assert FLOW.residual(flow + gradient, domain) > 0.1
-        assert FLOW.residual(fixed, domain) < 1e-12
-        assert torch.allclose(FLOW.project(fixed, flow[:, 0], domain), fixed, atol=1e-12)
-        assert (FLOW.project(flow, flow[:, 0], domain) - flow).abs().max() < 10 * errors[-1] * flow.abs().max()
+        grid, flow, gradient = between_walls(n)
+        assert FLOW.residual(flow, grid) < FLOW.sampling_error(flow, grid)
+        errors.append(float(FLOW.residual(flow, grid)))
+        fixed = FLOW.project(flow + gradient, flow[:, 0], grid)
+        assert FLOW.residual(flow + gradient, grid) > 0.1
+        assert FLOW.residual(fixed, grid) < 1e-12
+        assert torch.allclose(FLOW.project(fixed, flow[:, 0], grid), fixed, atol=1e-12)
+        assert (FLOW.project(flow, flow[:, 0], grid) - flow).abs().max() < 10 * errors[-1] * flow.abs().max()
         still = torch.ones_like(flow) * torch.tensor([0.7, -0.2])
-        assert torch.allclose(FLOW.project(still, flow[:, 0], domain), still, atol=1e-13)  # a wind through the walls
+        assert torch.allclose(FLOW.project(still, flow[:, 0], grid), still, atol=1e-13)  # a wind through the walls
     assert errors[1] < errors[0] / 10  # fourth order
 
 
 def test_the_outermost_cell_lies_between_the_wall_and_those_within() -> None:
-    law, domain = HeldFaces("left end", 0, 1.0, ends=(0,)), box(6)
+    law, grid = HeldFaces("left end", 0, 1.0, ends=(0,)), box(6)
     u = torch.tensor([[0.9, 0.8, 0.7, 0, 0, 0], [1.3, 0.8, 0.7, 0, 0, 0], [0.5, 0.8, 0.7, 0, 0, 0]]).view(3, 1, 6, 1)
-    assert law.residual(u, domain).tolist() == pytest.approx([0.0, 0.3 / 1.3, 0.2 / 0.8], rel=1e-6)
-    fixed = law.project(u, u[:, 0], domain)
+    assert law.residual(u, grid).tolist() == pytest.approx([0.0, 0.3 / 1.3, 0.2 / 0.8], rel=1e-6)
+    fixed = law.project(u, u[:, 0], grid)
     assert fixed[:, 0, 0, 0].tolist() == pytest.approx([0.9, 1.0, 0.7])
     assert torch.equal(fixed[:, :, 1:], u[:, :, 1:])
     square = HeldFaces("walls", 0, 0.0, (0, 1))
@@ -288,12 +288,12 @@ PENALISED = (MASS, ENERGY, FLOW, Within("u", 0, -0.5, 0.5), HeldFaces("wall", 0,
 
 @pytest.mark.parametrize("law", PENALISED, ids=lambda law: law.name)
 def test_a_step_along_the_gradient_of_a_penalty_reduces_the_residual(law: Law) -> None:
-    domain, reference = box(8, 8), noise(3, 8, 8, 2, seed=1)
+    grid, reference = box(8, 8), noise(3, 8, 8, 2, seed=1)
     u = (noise(3, 1, 8, 8, 2) + 0.4).requires_grad_()
-    penalty = law.penalty(u, reference, domain)
+    penalty = law.penalty(u, reference, grid)
     assert penalty.shape == (3,)
     (slope,) = torch.autograd.grad(penalty.sum(), u)
     rate = 0.1 * penalty.detach() / slope.square().flatten(1).sum(1)
     better = u.detach() - rate.view(3, 1, 1, 1, 1) * slope
-    assert bool((law.penalty(better, reference, domain) < 0.95 * penalty).all())
-    assert float(law.penalty(law.project(better, reference, domain), reference, domain).max()) < 1e-20
+    assert bool((law.penalty(better, reference, grid) < 0.95 * penalty).all())
+    assert float(law.penalty(law.project(better, reference, grid), reference, grid).max()) < 1e-20

@@ -30,9 +30,9 @@ SCHEMES = [(name, scheme) for name, kind in EQUATIONS.items() for scheme in kind
 @pytest.mark.parametrize(("name", "scheme"), SCHEMES)
 def test_a_gpu_solves_as_a_processor_does(name: str, scheme: str) -> None:
     equation = EQUATIONS[name]()
-    domain, times = equation.domain(CELLS[equation.task.ndim]), equation.times()[:3]
-    here = equation.simulate(Draw(0, range(3)), domain, times, scheme)
-    there = equation.simulate(Draw(0, range(3), CUDA), domain, times, scheme)
+    grid, times = equation.grid(CELLS[equation.task.ndim]), equation.times()[:3]
+    here = equation.simulate(Draw(0, range(3)), grid, times, scheme)
+    there = equation.simulate(Draw(0, range(3), CUDA), grid, times, scheme)
     assert there.is_cuda
     assert torch.allclose(here[:, 0], there[:, 0].cpu(), rtol=1e-12, atol=1e-12)
     assert torch.allclose(here, there.cpu(), rtol=1e-6, atol=1e-7)
@@ -40,9 +40,9 @@ def test_a_gpu_solves_as_a_processor_does(name: str, scheme: str) -> None:
 
 def test_fused_steps_equal_eager_ones() -> None:
     equation = Burgers1D(nu=0.1)
-    domain = equation.domain(128)
-    u0 = initial_states(equation, Draw(0, range(4), CUDA), domain)
-    stepper = equation.stepper("pdebench", domain, u0)
+    grid = equation.grid(128)
+    u0 = initial_states(equation, Draw(0, range(4), CUDA), grid)
+    stepper = equation.stepper("pdebench", grid, u0)
     state = stepper.start(u0)
     left = torch.full((4,), 0.01, dtype=torch.float64, device=CUDA)
     fused = CompiledSteps(stepper.step, state).run(state, left)
@@ -67,9 +67,9 @@ def test_kernels_take_the_steps_of_a_gas_that_plain_torch_takes(
     name: str, cells: int, viscosity: float, boundary: str, dtype: torch.dtype
 ) -> None:
     equation = EQUATIONS[name](eta=viscosity, zeta=viscosity / 2, boundary=boundary)
-    domain = equation.domain(cells)
-    u0 = initial_states(equation, Draw(3, range(4), CUDA, dtype), domain)
-    stepper = equation.stepper("pdebench", domain, u0)
+    grid = equation.grid(cells)
+    u0 = initial_states(equation, Draw(3, range(4), CUDA, dtype), grid)
+    stepper = equation.stepper("pdebench", grid, u0)
     state = stepper.start(u0)
     left = 9.5 * stepper.cfl * stepper.limit(stepper.variables(state))
     left[1] = 0  # has arrived already

@@ -28,8 +28,8 @@ def box(n: int, m: int | None = None) -> Grid:
     return Grid((n, m or n), (False, False), ((0.0, 1.0), (0.0, 1.0)))
 
 
-def steady_pressure(a: Tensor, force: Tensor, domain: Grid) -> Tensor:
-    return diffusion_system(a, force, domain).solution(1e-10)
+def steady_pressure(a: Tensor, force: Tensor, grid: Grid) -> Tensor:
+    return diffusion_system(a, force, grid).solution(1e-10)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 33])
@@ -41,20 +41,20 @@ def test_sine_transform_is_its_sum_and_has_its_inverse(n: int) -> None:
 
 
 def test_preconditioner_inverts_the_laplacian_exactly() -> None:
-    domain = box(12, 7)
+    grid = box(12, 7)
     u = torch.randn(2, 12, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    laplacian = FiveCell(torch.ones_like(u), domain, harmonic=True)
-    torch.testing.assert_close(inverse_laplacian(domain, u.device)(laplacian(u)), u, rtol=0, atol=1e-12)
+    laplacian = FiveCell(torch.ones_like(u), grid, harmonic=True)
+    torch.testing.assert_close(inverse_laplacian(grid, u.device)(laplacian(u)), u, rtol=0, atol=1e-12)
 
 
 def test_manufactured_poisson_converges_with_second_order() -> None:
     errors = []
     for n in (16, 32, 64):
-        domain = box(n)
-        x = torch.tensor(domain.coordinates[0])
+        grid = box(n)
+        x = torch.tensor(grid.coordinates[0])
         truth = torch.sin(math.pi * x)[:, None] * torch.sin(2 * math.pi * x)
         force = (5 * math.pi**2 * truth).reshape(1, n, n, 1)
-        got = steady_pressure(torch.ones_like(force), force, domain)
+        got = steady_pressure(torch.ones_like(force), force, grid)
         errors.append(float((got[0, ..., 0] - truth).abs().max()))
     orders = [math.log2(a / b) for a, b in itertools.pairwise(errors)]
     assert min(orders) > 1.9, (errors, orders)
@@ -79,9 +79,9 @@ def direct(a: np.ndarray, beta: float) -> np.ndarray:
 
 
 def test_steady_pressure_is_that_of_a_sparse_direct_solver() -> None:
-    domain = box(16, 12)
+    grid = box(16, 12)
     a = torch.rand(3, 16, 12, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.9 + 0.1
-    got = steady_pressure(a, torch.full_like(a, 2.0), domain)
+    got = steady_pressure(a, torch.full_like(a, 2.0), grid)
     for sample, medium in zip(got, a, strict=True):
         np.testing.assert_allclose(sample[..., 0].numpy(), direct(medium[..., 0].numpy(), 2.0), rtol=1e-8)
 
@@ -119,10 +119,10 @@ def test_pressure_commutes_with_transposition_and_is_linear_in_beta(media: Tenso
 
 
 def test_relaxation_is_what_explicit_steps_give() -> None:
-    equation, domain, draw = Darcy2D(beta=1.0), box(16), Draw(0, range(2))
-    a = equation.inputs(draw, domain)
-    start = initial_states(equation, draw, domain)
-    got = equation.simulate(draw, domain, [0.0], "pdebench")[:, 0, ..., 0].numpy()
+    equation, grid, draw = Darcy2D(beta=1.0), box(16), Draw(0, range(2))
+    a = equation.inputs(draw, grid)
+    start = initial_states(equation, draw, grid)
+    got = equation.simulate(draw, grid, [0.0], "pdebench")[:, 0, ..., 0].numpy()
     u, medium = start[..., 0].numpy(), np.pad(a[..., 0].numpy(), ((0, 0), (1, 1), (1, 1)), mode="edge")
     count = 3000
     dt, fx, fy = 1.75 / count, (medium[:, 1:] + medium[:, :-1]) / 2, (medium[:, :, 1:] + medium[:, :, :-1]) / 2
@@ -138,10 +138,10 @@ def test_relaxation_is_what_explicit_steps_give() -> None:
 
 
 def test_relaxation_ends_in_the_steady_state() -> None:
-    equation, domain, draw = Darcy2D(beta=1.0), box(16), Draw(0, range(2))
-    a = equation.inputs(draw, domain)
-    late = solve(equation.relaxation(a, domain), initial_states(equation, draw, domain), [0.0, 40.0])[:, 1, ..., 0]
-    flow = FiveCell(a[..., 0], domain, harmonic=False)
+    equation, grid, draw = Darcy2D(beta=1.0), box(16), Draw(0, range(2))
+    a = equation.inputs(draw, grid)
+    late = solve(equation.relaxation(a, grid), initial_states(equation, draw, grid), [0.0, 40.0])[:, 1, ..., 0]
+    flow = FiveCell(a[..., 0], grid, harmonic=False)
     assert float((flow(late) - 1.0).abs().max()) < 1e-6
 
 
@@ -169,14 +169,14 @@ def test_an_unknown_scheme_and_a_stepper_without_medium_are_refused_in_a_sentenc
 
 
 def test_poisson_is_darcy_in_a_uniform_medium_and_solved_by_one_iteration() -> None:
-    domain, draw = box(24), Draw(3, range(3))
-    force = Poisson2D().inputs(draw, domain)
-    u = Poisson2D().simulate(draw, domain, [0.0], "accurate")[:, 0]
-    torch.testing.assert_close(u, steady_pressure(torch.ones_like(force), force, domain), rtol=0, atol=1e-13)
-    system = Poisson2D.steady_system({}, force, domain)
+    grid, draw = box(24), Draw(3, range(3))
+    force = Poisson2D().inputs(draw, grid)
+    u = Poisson2D().simulate(draw, grid, [0.0], "accurate")[:, 0]
+    torch.testing.assert_close(u, steady_pressure(torch.ones_like(force), force, grid), rtol=0, atol=1e-13)
+    system = Poisson2D.steady_system({}, force, grid)
     assert system.refined(torch.zeros_like(force), 1e-10).iterations.tolist() == [1, 1, 1]
     laplacian = direct(np.ones((24, 24)), 1.0)  # assembled by someone else, for one force
-    one = Poisson2D.steady_system({}, torch.ones_like(force), domain).solution(1e-10)
+    one = Poisson2D.steady_system({}, torch.ones_like(force), grid).solution(1e-10)
     np.testing.assert_allclose(one[0, ..., 0].numpy(), laplacian, rtol=1e-9)
 
 

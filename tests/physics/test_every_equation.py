@@ -60,10 +60,10 @@ def quick(name: str) -> Equation:
 def stored(name: str) -> tuple[Tensor, list[Trajectory]]:
     """Frames of the default scheme at the task's own times, as a file holds them."""
     equation = quick(name)
-    domain, times, draw = equation.domain(2 * CELLS[equation.task.ndim]), equation.times()[:17], Draw(5, range(3))
-    frames = equation.simulate(draw, domain, times, equation.schemes[0]).float()
-    inputs = equation.inputs(draw, domain).float().numpy()
-    facts = (domain, np.asarray(times), equation.params())
+    grid, times, draw = equation.grid(2 * CELLS[equation.task.ndim]), equation.times()[:17], Draw(5, range(3))
+    frames = equation.simulate(draw, grid, times, equation.schemes[0]).float()
+    inputs = equation.inputs(draw, grid).float().numpy()
+    facts = (grid, np.asarray(times), equation.params())
     return frames, [Trajectory(str(i), equation.spec(), u.numpy(), *facts, inputs[i]) for i, u in enumerate(frames)]
 
 
@@ -120,21 +120,21 @@ def test_its_description_is_complete(name: str) -> None:
 @pytest.mark.parametrize(("name", "scheme"), SCHEMES)
 def test_a_sample_obeys_the_laws_and_depends_on_neither_batch_nor_precision(name: str, scheme: str) -> None:
     equation = quick(name)
-    domain, times = equation.domain(CELLS[equation.task.ndim]), [0.0, equation.task.dt / 5]
+    grid, times = equation.grid(CELLS[equation.task.ndim]), [0.0, equation.task.dt / 5]
     many, one = (Draw(5, samples) for samples in ([4, 7, 2], [7]))
-    together = equation.simulate(many, domain, times, scheme)
-    alone = equation.simulate(one, domain, times, scheme)
-    assert torch.equal(equation.inputs(many, domain)[1], equation.inputs(one, domain)[0])
+    together = equation.simulate(many, grid, times, scheme)
+    alone = equation.simulate(one, grid, times, scheme)
+    assert torch.equal(equation.inputs(many, grid)[1], equation.inputs(one, grid)[0])
     if not equation.task.steady:
         assert torch.equal(together[1, 0], alone[0, 0])
     # Vectorised transforms round differently with the place in memory, so later frames agree to round-off.
     torch.testing.assert_close(together[1], alone[0], rtol=1e-12, atol=1e-12)
-    single = equation.simulate(dataclasses.replace(one, dtype=torch.float32), domain, times, scheme)
+    single = equation.simulate(dataclasses.replace(one, dtype=torch.float32), grid, times, scheme)
     assert single.dtype == torch.float32
     assert difference(single.double(), alone) < 1e-4
     for law in equation.laws():
-        explained = 2 * law.sampling_error(together, domain)
-        assert bool((law.residual(together, domain) <= 1e-12 + explained).all()), law.says
+        explained = 2 * law.sampling_error(together, grid)
+        assert bool((law.residual(together, grid) <= 1e-12 + explained).all()), law.says
 
 
 @pytest.mark.parametrize("name", [name for name in EQUATIONS if name not in NOT_REFINED_IN_SPACE])
@@ -142,7 +142,7 @@ def test_the_accurate_error_falls_when_cells_double(name: str) -> None:
     equation = quick(name)
     cells, times = COARSE[equation.task.ndim], [0.0, equation.task.dt / 5]
     coarse, middle, fine = (
-        equation.simulate(Draw(5, [7]), equation.domain(cells * factor), times, "accurate")[:, -1:]
+        equation.simulate(Draw(5, [7]), equation.grid(cells * factor), times, "accurate")[:, -1:]
         for factor in (1, 2, 4)
     )
     before, after = (difference(u, Equation.coarsen(equation, fine, f)) for u, f in ((coarse, 4), (middle, 2)))
@@ -153,9 +153,9 @@ def test_the_accurate_error_falls_when_cells_double(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in TRANSIENT if name not in NOT_REFINED_IN_TIME])
 def test_the_accurate_error_falls_with_the_time_step(name: str) -> None:
     equation = quick(name)
-    domain = equation.domain(CELLS[equation.task.ndim])
-    u0 = initial_states(equation, Draw(5, [7]), domain)
-    stepper = equation.stepper("accurate", domain, u0)
+    grid = equation.grid(CELLS[equation.task.ndim])
+    u0 = initial_states(equation, Draw(5, [7]), grid)
+    stepper = equation.stepper("accurate", grid, u0)
     runs = [
         solve(s, u0, [0.0, equation.task.dt / 5])[:, 1] for s in (stepper, sharper(stepper, 2), sharper(stepper, 4))
     ]
@@ -169,7 +169,7 @@ def test_its_data_obey_its_laws_and_give_its_coefficients_back(name: str) -> Non
     equation = quick(name)
     frames, samples = stored(name)
     for law in equation.laws():
-        assert float(law.residual(frames, samples[0].domain).max()) < 1e-3, law.says
+        assert float(law.residual(frames, samples[0].grid).max()) < 1e-3, law.says
     found = fit(name, samples, equation.params())
     assert not [f for f in found if contradicts(f)]
     sure = [f for f in found if f.error < 0.1 * abs(f.claimed)]

@@ -18,30 +18,30 @@ from ups.physics.random import Draw
 from ups.types import Array, Grid, PhysicsError, Trajectory
 
 
-def trajectory(task: str, values: Array, times: Array, domain: Grid, inputs: Array | None = None) -> Trajectory:
-    given = np.zeros((*domain.shape, 0)) if inputs is None else inputs
-    return Trajectory("0000", EQUATIONS[task].spec(), values.astype(np.float32), domain, times, {}, given)
+def trajectory(task: str, values: Array, times: Array, grid: Grid, inputs: Array | None = None) -> Trajectory:
+    given = np.zeros((*grid.shape, 0)) if inputs is None else inputs
+    return Trajectory("0000", EQUATIONS[task].spec(), values.astype(np.float32), grid, times, {}, given)
 
 
 def line(task: str, solution: Callable[[Array, float], Array], n: int, times: Array) -> Trajectory:
     """A 1D trajectory of `solution(x, t)` `(N,)` or `(N, C)` on the task's box."""
-    domain = Grid((n,), (True,), EQUATIONS[task].task.bounds)
-    values = np.stack([solution(domain.coordinates[0], t) for t in times])
-    return trajectory(task, values if values.ndim == 3 else values[..., None], times, domain)
+    grid = Grid((n,), (True,), EQUATIONS[task].task.bounds)
+    values = np.stack([solution(grid.coordinates[0], t) for t in times])
+    return trajectory(task, values if values.ndim == 3 else values[..., None], times, grid)
 
 
 def plane(task: str, solution: Callable[[Array, Array, float], Array], n: int, times: Array) -> Trajectory:
-    domain = Grid((n, n), (True, True), EQUATIONS[task].task.bounds)
-    x, y = np.meshgrid(*domain.coordinates, indexing="ij")
-    return trajectory(task, np.stack([solution(x, y, t) for t in times]), times, domain)
+    grid = Grid((n, n), (True, True), EQUATIONS[task].task.bounds)
+    x, y = np.meshgrid(*grid.coordinates, indexing="ij")
+    return trajectory(task, np.stack([solution(x, y, t) for t in times]), times, grid)
 
 
 def simulated(task: str, n: int, scheme: str, times: list[float], samples: int = 2, **params: Any) -> list[Trajectory]:
     equation = EQUATIONS[task](**params)
-    domain, draw = equation.domain(n), Draw(0, range(samples))
-    frames = equation.simulate(draw, domain, times, scheme).numpy()
-    inputs = equation.inputs(draw, domain).numpy()
-    return [trajectory(task, u, np.array(times), domain, f) for u, f in zip(frames, inputs, strict=True)]
+    grid, draw = equation.grid(n), Draw(0, range(samples))
+    frames = equation.simulate(draw, grid, times, scheme).numpy()
+    inputs = equation.inputs(draw, grid).numpy()
+    return [trajectory(task, u, np.array(times), grid, f) for u, f in zip(frames, inputs, strict=True)]
 
 
 def values_of(found: list[Fitted]) -> dict[str, float]:
@@ -58,8 +58,8 @@ def slowed(sample: Trajectory, factor: float) -> Trajectory:
 
 def stretched(sample: Trajectory, factor: float) -> Trajectory:
     """The same values on a box claimed to be `factor` times as long."""
-    bounds = tuple((lo * factor, hi * factor) for lo, hi in sample.domain.bounds)
-    return dataclasses.replace(sample, domain=Grid(sample.domain.shape, sample.domain.periodic, bounds))
+    bounds = tuple((lo * factor, hi * factor) for lo, hi in sample.grid.bounds)
+    return dataclasses.replace(sample, grid=Grid(sample.grid.shape, sample.grid.periodic, bounds))
 
 
 def shift(beta: float) -> Trajectory:
@@ -169,9 +169,9 @@ def test_sorption_gives_its_diffusion() -> None:
 
 def test_fitzhugh_nagumo_gives_all_its_coefficients() -> None:
     n = 32
-    domain = Grid((n, n), (False, False), ((-1.0, 1.0), (-1.0, 1.0)))
+    grid = Grid((n, n), (False, False), ((-1.0, 1.0), (-1.0, 1.0)))
     start = np.random.default_rng(0).standard_normal((2, 6, 6))
-    x = np.cos(np.pi * np.arange(6)[:, None] * (domain.coordinates[0] + 1) / 2)
+    x = np.cos(np.pi * np.arange(6)[:, None] * (grid.coordinates[0] + 1) / 2)
     u0 = np.einsum("cij,ix,jy->cxy", start / 3, x, x)
 
     def rate(_: float, flat: Array) -> Array:
@@ -185,7 +185,7 @@ def test_fitzhugh_nagumo_gives_all_its_coefficients() -> None:
 
     times = np.linspace(0, 5, 101)
     values = solve_ivp(rate, (0, 5), u0.ravel(), t_eval=times, rtol=1e-7, atol=1e-9).y.T.reshape(101, 2, n, n)
-    sample = trajectory("reacdiff2d", np.moveaxis(values, 1, -1), times, domain)
+    sample = trajectory("reacdiff2d", np.moveaxis(values, 1, -1), times, grid)
     found = fit("reacdiff2d", [sample], {})
     want = {"Du": 1e-3, "reaction": 1.0, "k": 5e-3, "Dv": 5e-3, "relaxation": 1.0}
     assert values_of(found) == pytest.approx(want, rel=0.05)
@@ -256,14 +256,14 @@ def test_kdv_solitons_give_flux_and_dispersion() -> None:
 
 def test_layered_darcy_gives_its_force() -> None:
     n, beta = 64, 2.0
-    domain = Grid((n, n), (False, False), ((0.0, 1.0), (0.0, 1.0)))
-    x = domain.coordinates[0]
+    grid = Grid((n, n), (False, False), ((0.0, 1.0), (0.0, 1.0)))
+    x = grid.coordinates[0]
     a = np.where(x < 0.5, 1.0, 0.1)
     # a u_x = −β (x − 0.4) everywhere, u continuous at the interface.
     left, right = -beta * (x - 0.4) ** 2 / 2, -beta * (x - 0.4) ** 2 / 0.2
     u = np.where(x < 0.5, left, right + beta * 0.01 * (1 / 0.2 - 1 / 2))
     spread = np.broadcast_to(u[:, None], (n, n))
-    sample = trajectory("darcy2d", spread[None, ..., None], np.zeros(1), domain, np.repeat(a[:, None], n, 1)[..., None])
+    sample = trajectory("darcy2d", spread[None, ..., None], np.zeros(1), grid, np.repeat(a[:, None], n, 1)[..., None])
     assert values_of(fit("darcy2d", [sample], {"beta": beta})) == pytest.approx({"beta": beta}, rel=0.01)
     assert contradicted(fit("darcy2d", [sample], {"beta": 3.0})) == {"beta"}
 

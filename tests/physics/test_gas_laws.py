@@ -91,15 +91,15 @@ class Counted(TorchDispatchMode):
 
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_a_step_of_a_rollout_repairs_a_gas_in_half_as_many_operations(ndim: int) -> None:
-    laws, domain = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim)
+    laws, grid = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim)
     reference, u = gas(ndim, 0), gas(ndim, 1).float()
-    aims, each = aims_of(laws, reference, domain), [law.aim(reference, domain) for law in laws]
+    aims, each = aims_of(laws, reference, grid), [law.aim(reference, grid) for law in laws]
     with Counted() as together:
-        repaired(u, laws, reference, domain, aims=aims)
+        repaired(u, laws, reference, grid, aims=aims)
     with Counted() as separate:
         frames = u.unsqueeze(1).double()
         for law, aim in zip(laws, each, strict=True):
-            frames = law.restore(frames, aim, domain)
+            frames = law.restore(frames, aim, grid)
         frames.float()
     assert together.count <= 42
     assert together.count < separate.count / 2
@@ -107,12 +107,12 @@ def test_a_step_of_a_rollout_repairs_a_gas_in_half_as_many_operations(ndim: int)
 
 @pytest.mark.parametrize("ndim", SHAPES)
 def test_frames_in_float32_are_repaired_in_float64_all_the_way(ndim: int) -> None:
-    laws, domain = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim)
+    laws, grid = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim)
     reference = gas(ndim, 0)
-    (aim,) = aims_of(laws, reference, domain)
+    (aim,) = aims_of(laws, reference, grid)
     for name, u in wild(ndim).items():
-        converted = GasRepair(ndim).restore(u.float().double().unsqueeze(1), aim, domain).squeeze(1).float()
-        assert torch.equal(repaired(u.float(), laws, reference, domain, aims=[aim]), converted), name
+        converted = GasRepair(ndim).restore(u.float().double().unsqueeze(1), aim, grid).squeeze(1).float()
+        assert torch.equal(repaired(u.float(), laws, reference, grid, aims=[aim]), converted), name
 
 
 class TestOnAGPU:
@@ -126,7 +126,7 @@ class TestOnAGPU:
         self, ndim: int, shape: tuple[int, ...], dtype: torch.dtype
     ) -> None:
         assert runs_triton(torch.device("cuda", torch.cuda.current_device()))
-        laws, domain = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim, shape)
+        laws, grid = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim, shape)
         lawful = gas(ndim, 0, shape)
         empty, cold = lawful.clone(), lawful.clone()
         empty[1, ..., 0] = 0
@@ -135,10 +135,10 @@ class TestOnAGPU:
         for of, reference in {"": lawful, ", no mass": empty, ", no warmth": cold}.items():
             for name, u in wild(ndim, shape).items():
                 here, there = u.to(dtype), u.to("cuda", dtype)
-                aims = aims_of(laws, reference, domain)
-                wanted, aims = repaired(here, laws, reference, domain, aims=aims), [aim.cuda() for aim in aims]
+                aims = aims_of(laws, reference, grid)
+                wanted, aims = repaired(here, laws, reference, grid, aims=aims), [aim.cuda() for aim in aims]
                 with Counted() as operations:
-                    found = repaired(there, laws, there, domain, aims=aims)
+                    found = repaired(there, laws, there, grid, aims=aims)
                 assert operations.count == 1, "memory for the frame"
                 assert found.dtype == dtype
                 gap = (found.cpu() - wanted).abs().flatten(1, -2).amax(1)
@@ -146,35 +146,35 @@ class TestOnAGPU:
 
     @pytest.mark.parametrize("ndim", SHAPES)
     def test_what_is_not_a_number_spoils_as_much_of_its_sample_as_by_plain_operations(self, ndim: int) -> None:
-        laws, domain, lawful = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim), gas(ndim, 0)
+        laws, grid, lawful = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim), gas(ndim, 0)
         for channel in range(2 + ndim):
             for bad in (math.nan, math.inf, -math.inf):
                 u = wild(ndim)["near"]
                 u.flatten(1, -2)[1, -1, channel] = bad
-                wanted = repaired(u, laws, lawful, domain)
-                found = repaired(u.cuda(), laws, lawful.cuda(), domain).cpu()
+                wanted = repaired(u, laws, lawful, grid)
+                found = repaired(u.cuda(), laws, lawful.cuda(), grid).cpu()
                 assert not bool(wanted[1].isfinite().all())
                 assert torch.allclose(found, wanted, rtol=1e-12, atol=1e-13, equal_nan=True), (channel, bad)
 
     def test_gradients_and_masks_are_left_to_plain_operations(self) -> None:
-        laws, domain, lawful = laws_of(TASKS["cfd2d"], (True, True)), box(2), gas(2, 0)
+        laws, grid, lawful = laws_of(TASKS["cfd2d"], (True, True)), box(2), gas(2, 0)
         slopes = []
         for device in ("cpu", "cuda"):
             u = wild(2)["negative"].to(device).requires_grad_()
-            repaired(u, laws, lawful.to(device), domain).square().sum().backward()
+            repaired(u, laws, lawful.to(device), grid).square().sum().backward()
             assert u.grad is not None
             slopes.append(u.grad.cpu())
         assert torch.allclose(*slopes, rtol=1e-9, atol=1e-9)
         mask, u = gas(2, 9)[..., 0] > 0.5, wild(2)["negative"]
-        found = repaired(u.cuda(), laws, lawful.cuda(), domain, mask.cuda()).cpu()
-        assert torch.allclose(found, repaired(u, laws, lawful, domain, mask), rtol=1e-12, atol=1e-13)
+        found = repaired(u.cuda(), laws, lawful.cuda(), grid, mask.cuda()).cpu()
+        assert torch.allclose(found, repaired(u, laws, lawful, grid, mask), rtol=1e-12, atol=1e-13)
 
     def test_a_frame_whose_cells_lie_apart_in_memory_is_repaired_too(self) -> None:
-        laws, domain, lawful = laws_of(TASKS["cfd2d"], (True, True)), box(2), gas(2, 0)
+        laws, grid, lawful = laws_of(TASKS["cfd2d"], (True, True)), box(2), gas(2, 0)
         u = wild(2)["negative"]
         apart = u.cuda().movedim(-1, 1).contiguous().movedim(1, -1)
-        found = repaired(apart, laws, lawful.cuda(), domain).cpu()
-        assert torch.allclose(found, repaired(u, laws, lawful, domain), rtol=1e-12, atol=1e-13)
+        found = repaired(apart, laws, lawful.cuda(), grid).cpu()
+        assert torch.allclose(found, repaired(u, laws, lawful, grid), rtol=1e-12, atol=1e-13)
 
     def test_a_gas_that_is_only_thought_of_is_repaired_by_plain_operations(self) -> None:
         with FakeTensorMode(), Counted() as operations:

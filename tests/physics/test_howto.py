@@ -50,16 +50,16 @@ for name, (_, amplitude, end, fine) in EXAMPLES.items():
     equation, rate = EQUATIONS[name](), globals()[name]
     box, shape = equation.task.bounds, (fine,) * equation.task.ndim
     for cells in (24, 48):
-        domain = equation.domain(cells)
+        grid = equation.grid(cells)
         # Every so many of these points are the centres of the stored cells.
-        points = tuple(x[0] + np.arange(fine) * (hi - lo) / fine for x, (lo, hi) in zip(domain.coordinates, box))
-        u0 = equation.initial(Draw(0, range(64)), Grid.along(points, domain.periodic, box))[3, ..., 0].numpy()
+        points = tuple(x[0] + np.arange(fine) * (hi - lo) / fine for x, (lo, hi) in zip(grid.coordinates, box))
+        u0 = equation.initial(Draw(0, range(64)), Grid.along(points, grid.periodic, box))[3, ..., 0].numpy()
         assert np.abs(u0).max() <= 1.01 * amplitude
         run = solve_ivp(
             lambda t, u: rate(u.reshape(shape)).ravel(), (0, end), u0.ravel(), "DOP853", [end], rtol=1e-8, atol=1e-9
         )
         truth = run.y[:, -1].reshape(shape)[(slice(None, None, fine // cells),) * len(shape)]
-        frames = equation.simulate(Draw(0, [3]), domain, [0.0, end / 2, end], "accurate")
+        frames = equation.simulate(Draw(0, [3]), grid, [0.0, end / 2, end], "accurate")
         error = np.abs(frames[0, -1, ..., 0].numpy() - truth).max()
         assert error < 2e-6, (name, cells, error)
 """

@@ -29,8 +29,8 @@ Array = NDArray[Any]
 
 def ours(equation: Equation, n: int, u0: Array, times: list[float]) -> Array:
     """`(B, T, N)` by the accurate scheme, in double precision, from `(B, N)`."""
-    domain, start = equation.domain(n), torch.as_tensor(u0)[..., None]
-    return solve(equation.stepper("accurate", domain, start), start, times)[..., 0].numpy()
+    grid, start = equation.grid(n), torch.as_tensor(u0)[..., None]
+    return solve(equation.stepper("accurate", grid, start), start, times)[..., 0].numpy()
 
 
 def theirs(stepper: Any, u0: Array, steps: int, frames: int) -> Array:
@@ -159,7 +159,7 @@ def test_fisher_waves_of_pdebench_are_the_semi_discrete_system(nu: float, rho: f
 
     equation = ReacDiff1D(nu=nu, rho=rho)
     start = torch.as_tensor(u0).view(1, n, 1)
-    found = solve(equation.stepper("pdebench", equation.domain(n), start), start, times.tolist())[0, ..., 0].numpy()
+    found = solve(equation.stepper("pdebench", equation.grid(n), start), start, times.tolist())[0, ..., 0].numpy()
     want = integrated(rate, u0, times, "Radau")
     assert gap(found, want) < 1e-7
 
@@ -168,13 +168,13 @@ def test_incompressible_flow_agrees_with_scipy_in_velocity_and_pressure() -> Non
     """Velocity form with a projected pressure, which shares nothing with the vorticity form of the solver."""
     n, nu, times = 32, 0.05, np.linspace(0, 0.3, 4)
     equation = Incompressible2D(nu=nu)
-    domain, draw = equation.domain(n), Draw(3, range(1))
+    grid, draw = equation.grid(n), Draw(3, range(1))
     k = 2 * math.pi * np.fft.fftfreq(n, 1 / n)
     k[n // 2] = 0
     kx, ky = np.meshgrid(k, k, indexing="ij")
     square = np.where(kx**2 + ky**2 > 0, kx**2 + ky**2, 1.0)
-    force = equation.inputs(draw, domain)[0].numpy()
-    u0 = equation.initial(draw, domain)[0].numpy()
+    force = equation.inputs(draw, grid)[0].numpy()
+    u0 = equation.initial(draw, grid)[0].numpy()
 
     def d(f: Array, wave: Array) -> Array:
         return np.asarray(np.fft.ifft2(1j * wave * np.fft.fft2(f)).real)
@@ -190,7 +190,7 @@ def test_incompressible_flow_agrees_with_scipy_in_velocity_and_pressure() -> Non
         flow = [np.fft.ifft2(hat - wave * pressure).real for hat, wave in zip(hats, (kx, ky), strict=True)]
         return np.stack([*flow, out[2]], -1).ravel()
 
-    found = equation.simulate(draw, domain, times.tolist(), "accurate")[0].numpy()
+    found = equation.simulate(draw, grid, times.tolist(), "accurate")[0].numpy()
     want = integrated(rate, u0, times)
     assert gap(found[..., :2], want[..., :2]) < 1e-5
 
@@ -202,18 +202,18 @@ def clawpack() -> tuple[ModuleType, ModuleType]:
     return pytest.importorskip("clawpack.pyclaw", reason=reason), riemann
 
 
-def wave_propagation(solver: Any, domain: Grid, q0: Array, data: dict[str, float], times: list[float]) -> Array:
+def wave_propagation(solver: Any, grid: Grid, q0: Array, data: dict[str, float], times: list[float]) -> Array:
     """Conserved frames `(T, C, *S)` by PyClaw: wave propagation with Roe's solver and the MC limiter, open ends."""
     pyclaw, _ = clawpack()
     solver.limiters, solver.all_bcs, solver.max_steps = pyclaw.limiters.tvd.MC, pyclaw.BC.extrap, 100_000
-    lower, upper = zip(*domain.bounds, strict=True)
-    box = pyclaw.Grid.along(list(lower), list(upper), list(domain.shape))
+    lower, upper = zip(*grid.bounds, strict=True)
+    box = pyclaw.Grid.along(list(lower), list(upper), list(grid.shape))
     state = pyclaw.State(box, len(q0))
     state.problem_data.update(data)
     state.q[:] = q0
     solution = pyclaw.Solution(state, box)
     solver.setup(solution)
-    solver.dt = 0.1 * min(domain.spacing)
+    solver.dt = 0.1 * min(grid.spacing)
     frames = [q0]
     for t in times[1:]:
         solver.evolve_to_time(solution, t)
@@ -231,14 +231,14 @@ def test_round_dam_agrees_with_pyclaw() -> None:
 
     errors = []
     for n in (64, 128):
-        domain = equation.domain(n)
+        grid = equation.grid(n)
         ours_, exact = (
-            equation.simulate(draw, domain, times, s)[0, ..., 0].double().numpy() for s in ("pdebench", "accurate")
+            equation.simulate(draw, grid, times, s)[0, ..., 0].double().numpy() for s in ("pdebench", "accurate")
         )
         solver = pyclaw.ClawSolver2D(riemann.shallow_roe_with_efix_2D)
         solver.dimensional_split, solver.cfl_max, solver.cfl_desired = True, 0.5, 0.45
         start = np.stack([ours_[0], 0 * ours_[0], 0 * ours_[0]])
-        peer = wave_propagation(solver, domain, start, {"grav": 1.0}, times)[:, 0]
+        peer = wave_propagation(solver, grid, start, {"grav": 1.0}, times)[:, 0]
         errors.append(
             [max(rms(a[i], b[i]) for i in (1, 2, 3)) for a, b in ((ours_, peer), (ours_, exact), (peer, exact))]
         )
@@ -251,15 +251,15 @@ def test_round_dam_agrees_with_pyclaw() -> None:
 def test_sod_tube_agrees_with_pyclaw() -> None:
     pyclaw, riemann = clawpack()
     n, gamma, end = 400, 5 / 3, 0.2
-    domain = Grid((n,), (False,), ((-0.5, 0.5),))
-    left = domain.coordinates[0] < 0
+    grid = Grid((n,), (False,), ((-0.5, 0.5),))
+    left = grid.coordinates[0] < 0
     density, pressure = np.where(left, 1.0, 0.125), np.where(left, 1.0, 0.1)
     start = torch.as_tensor(np.stack([density, pressure, 0 * density], -1))[None]
     equation = Compressible1D(eta=0.0, zeta=0.0, boundary="trans")
-    found = solve(equation.stepper("pdebench", domain, start), start, [0.0, end])[0, -1].numpy()
+    found = solve(equation.stepper("pdebench", grid, start), start, [0.0, end])[0, -1].numpy()
     solver = pyclaw.ClawSolver1D(riemann.euler_with_efix_1D)
     solver.cfl_max, solver.cfl_desired = 0.5, 0.4
     q0 = np.stack([density, 0 * density, pressure / (gamma - 1)])
-    q = wave_propagation(solver, domain, q0, {"gamma": gamma}, [0.0, end])[-1]
+    q = wave_propagation(solver, grid, q0, {"gamma": gamma}, [0.0, end])[-1]
     want = np.stack([q[0], (gamma - 1) * (q[2] - q[1] ** 2 / (2 * q[0])), q[1] / q[0]], -1)
     assert (np.abs(found - want).mean(0) < [1e-3, 1e-3, 2e-3]).all()

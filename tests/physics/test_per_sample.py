@@ -25,27 +25,27 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("task", ROWS)
 def test_each_sample_is_solved_with_its_own_parameters_as_if_alone(task: str, scheme: str) -> None:
     kind, rows = EQUATIONS[task], ROWS[task]
-    domain, times, samples = kind().domain(32), kind().times()[:4], (7, 2, 5)
+    grid, times, samples = kind().grid(32), kind().times()[:4], (7, 2, 5)
     shares: list[float] = []
     with reporting(shares.append):
-        together = simulate_each(kind, rows, Draw(3, samples), domain, times, scheme)
+        together = simulate_each(kind, rows, Draw(3, samples), grid, times, scheme)
     assert shares == sorted(shares)
     assert shares[-1] == 1
     for row, sample, frames in zip(rows, samples, together, strict=True):
-        alone = kind(**row).simulate(Draw(3, [sample]), domain, times, scheme)[0]
+        alone = kind(**row).simulate(Draw(3, [sample]), grid, times, scheme)[0]
         assert torch.equal(frames[0], alone[0])
         torch.testing.assert_close(frames, alone, rtol=1e-8, atol=1e-8)
 
 
 def test_a_second_batch_forgets_the_numbers_of_the_first() -> None:
-    kind, domain, draw = EQUATIONS["reacdiff1d"], EQUATIONS["reacdiff1d"]().domain(32), Draw(0, [0, 1])
+    kind, grid, draw = EQUATIONS["reacdiff1d"], EQUATIONS["reacdiff1d"]().grid(32), Draw(0, [0, 1])
     times = kind().times()[:3]
-    first = simulate_each(kind, [{"nu": 0.5}, {"nu": 1.0}], draw, domain, times, "pdebench")
-    simulate_each(kind, [{"nu": 5.0}, {"nu": 9.0}], draw, domain, times, "pdebench")
-    assert torch.equal(simulate_each(kind, [{"nu": 0.5}, {"nu": 1.0}], draw, domain, times, "pdebench"), first)
+    first = simulate_each(kind, [{"nu": 0.5}, {"nu": 1.0}], draw, grid, times, "pdebench")
+    simulate_each(kind, [{"nu": 5.0}, {"nu": 9.0}], draw, grid, times, "pdebench")
+    assert torch.equal(simulate_each(kind, [{"nu": 0.5}, {"nu": 1.0}], draw, grid, times, "pdebench"), first)
 
 
 def test_every_row_is_checked() -> None:
     kind = EQUATIONS["burgers1d"]
     with pytest.raises(PhysicsError, match="nu is -1, but must be above 0"):
-        simulate_each(kind, [{"nu": 1.0}, {"nu": -1.0}], Draw(0, [0, 1]), kind().domain(16), [0.0, 0.1], "pdebench")
+        simulate_each(kind, [{"nu": 1.0}, {"nu": -1.0}], Draw(0, [0, 1]), kind().grid(16), [0.0, 0.1], "pdebench")

@@ -48,7 +48,7 @@ def check_untouched(name: str, scheme: str, cells: int, frames: int, samples: in
     """True frames are lawful and stay as they are to the bit, on all cells and on every fourth, from any frame on."""
     equation, law = EQUATIONS[name](), range_of(name)
     times = [part * equation.task.end * i / (frames - 1) for i in range(frames)]
-    whole = equation.simulate(Draw(11, range(samples)), equation.domain(cells), times, scheme).float()
+    whole = equation.simulate(Draw(11, range(samples)), equation.grid(cells), times, scheme).float()
     for every, first in ((1, 0), (4, 0), (4, 1)):
         u, box = whole[:, first:, ::every], line(cells // every, equation.task.periodic[0])
         assert float(law.residual(u, box).max()) == 0.0

@@ -31,9 +31,9 @@ LINE = Grid((64,), (False,), ((0.0, 1.0),))
 @pytest.mark.parametrize("scheme", ReacDiff1D.schemes)
 def test_reacdiff1d_without_waves_is_the_logistic_curve(scheme: str) -> None:
     equation = ReacDiff1D(nu=2.0, rho=5.0)
-    domain = equation.domain(32)
+    grid = equation.grid(32)
     u0 = torch.tensor([0.01, 0.3, 1.0], dtype=torch.float64).reshape(3, 1, 1).expand(3, 32, 1)
-    got = solve(equation.stepper(scheme, domain, u0), u0, equation.times())
+    got = solve(equation.stepper(scheme, grid, u0), u0, equation.times())
     growth = torch.exp(5 * torch.tensor(equation.times(), dtype=torch.float64)).reshape(1, -1, 1, 1)
     truth = u0[:, None] * growth / (1 + u0[:, None] * (growth - 1))
     assert float((got - truth).abs().max()) < 1e-8
@@ -41,8 +41,8 @@ def test_reacdiff1d_without_waves_is_the_logistic_curve(scheme: str) -> None:
 
 def test_reacdiff1d_carries_the_fisher_wave_at_its_speed() -> None:
     equation = ReacDiff1D(nu=2e-4, rho=8.0)
-    domain = equation.domain(512)
-    x = torch.tensor(domain.coordinates[0])
+    grid = equation.grid(512)
+    x = torch.tensor(grid.coordinates[0])
     scale, speed = math.sqrt(8.0 / 2e-4), 5 / math.sqrt(6) * math.sqrt(8.0 * 2e-4)
 
     def wave(t: float) -> Tensor:
@@ -50,7 +50,7 @@ def test_reacdiff1d_carries_the_fisher_wave_at_its_speed() -> None:
         return (1 + torch.exp(scale * ((x - 0.5).abs() - 0.15 - speed * t) / math.sqrt(6))) ** -2
 
     u0 = wave(0.0).reshape(1, -1, 1)
-    got = solve(equation.stepper("accurate", domain, u0), u0, [0.0, 1.0])[0, 1, :, 0]
+    got = solve(equation.stepper("accurate", grid, u0), u0, [0.0, 1.0])[0, 1, :, 0]
     near = ((x - 0.5).abs() > 0.1) & ((x - 0.5).abs() < 0.4)  # the two fronts disturb one another by e^{-27}
     assert float((got - wave(1.0))[near].abs().max()) < 1e-6
     assert float(wave(1.0)[near].min()) < 0.1  # the front itself is in the window
@@ -59,9 +59,9 @@ def test_reacdiff1d_carries_the_fisher_wave_at_its_speed() -> None:
 @pytest.mark.parametrize(("nu", "rho"), [(0.5, 1.0), (0.5, 10.0), (10.0, 1.0), (0.01, 10.0)])
 def test_reacdiff1d_time_error_is_below_1e_8(nu: float, rho: float) -> None:
     equation = ReacDiff1D(nu=nu, rho=rho)
-    domain = equation.domain(256)
-    u0 = equation.initial(Draw(1, range(8)), domain)
-    stepper = equation.stepper("accurate", domain, u0)
+    grid = equation.grid(256)
+    u0 = equation.initial(Draw(1, range(8)), grid)
+    stepper = equation.stepper("accurate", grid, u0)
     fine = dataclasses.replace(stepper, step=stepper.step / 3, first=stepper.first / 4, pieces=3 * stepper.pieces)
     times = equation.times()[:11]
     assert float((solve(stepper, u0, times) - solve(fine, u0, times)).abs().max()) < 1e-8
@@ -69,9 +69,9 @@ def test_reacdiff1d_time_error_is_below_1e_8(nu: float, rho: float) -> None:
 
 def test_graded_steps_are_of_fourth_order() -> None:
     equation = ReacDiff1D(nu=0.5, rho=10.0)
-    domain = equation.domain(128)
-    u0 = equation.initial(Draw(1, range(4)), domain)
-    base = equation.stepper("accurate", domain, u0)
+    grid = equation.grid(128)
+    u0 = equation.initial(Draw(1, range(4)), grid)
+    base = equation.stepper("accurate", grid, u0)
     steppers = [dataclasses.replace(base, step=0.02 / p, pieces=p) for p in (4, 8, 16, 64)]
     *found, truth = (solve(s, u0, [0.0, 0.1])[:, 1] for s in steppers)
     errors = [float((u - truth).abs().max()) for u in found]
@@ -97,9 +97,9 @@ def literal_pdebench(u: np.ndarray, nu: float, rho: float, end: float) -> np.nda
 
 def test_reacdiff1d_pdebench_is_the_literal_explicit_scheme() -> None:
     equation = ReacDiff1D(nu=0.5, rho=1.0)
-    domain = equation.domain(256)
-    u0 = equation.initial(Draw(3, range(4)), equation.points("pdebench", domain))
-    got = solve(equation.stepper("pdebench", domain, u0), u0, [0.0, 0.02])[:, 1, :, 0]
+    grid = equation.grid(256)
+    u0 = equation.initial(Draw(3, range(4)), equation.points("pdebench", grid))
+    got = solve(equation.stepper("pdebench", grid, u0), u0, [0.0, 0.02])[:, 1, :, 0]
     assert np.abs(got.numpy() - literal_pdebench(u0[..., 0].numpy(), 0.5, 1.0, 0.02)).max() < 1e-6
 
 
@@ -107,12 +107,12 @@ def test_reacdiff1d_pdebench_is_the_literal_explicit_scheme() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_reacdiff1d_stays_between_zero_and_one(scheme: str, dtype: torch.dtype) -> None:
     equation = ReacDiff1D(nu=0.5, rho=10.0)
-    domain = equation.domain(128)
-    got = equation.simulate(Draw(0, range(16), dtype=dtype), domain, equation.times()[:21], scheme)
+    grid = equation.grid(128)
+    got = equation.simulate(Draw(0, range(16), dtype=dtype), grid, equation.times()[:21], scheme)
     assert got.dtype == dtype
     assert got.shape == (16, 21, 128, 1)
     assert float(got.max()) <= 1 + 1e-5
-    assert all(float(law.residual(got, domain).max()) == 0 for law in equation.laws())
+    assert all(float(law.residual(got, grid).max()) == 0 for law in equation.laws())
 
 
 def scipy_sorption(u0: float, times: list[float], dx: float, faces: bool) -> np.ndarray:
@@ -145,11 +145,11 @@ def test_diffsorp1d_agrees_with_an_independent_solver(scheme: str, tolerance: fl
 
 
 def test_diffsorp1d_without_sorption_is_the_heat_equation() -> None:
-    domain = Grid((256,), (False,), ((0.0, 1.0),))
-    cells = Sorption(domain, faces=True, capacity=0.0)
+    grid = Grid((256,), (False,), ((0.0, 1.0),))
+    cells = Sorption(grid, faces=True, capacity=0.0)
     u0 = torch.full((1, 256, 1), 0.1, dtype=torch.float64)
     got = solve(Rodas4(cells.rate, cells.jacobian, 1e-8, 1e-9), u0, [0.0, 10.0])[0, 1, :, 0].numpy()
-    x = domain.coordinates[0]
+    x = grid.coordinates[0]
     truth = 1 - 0.9 * erf(x / (2 * math.sqrt(5e-4 * 10)))
     far = x < 0.5  # the right end has not been felt there
     assert np.abs(got - truth)[far].max() < 1e-4
@@ -193,10 +193,10 @@ def scipy_fitzhugh_nagumo(w: np.ndarray, dx: float) -> np.ndarray:
 
 def test_reacdiff2d_pdebench_takes_scipys_steps() -> None:
     equation = ReacDiff2D()
-    domain = equation.domain(16)
-    u0 = equation.initial(Draw(5, range(2)), domain)
+    grid = equation.grid(16)
+    u0 = equation.initial(Draw(5, range(2)), grid)
     times = equation.times()
-    got = solve(equation.stepper("pdebench", domain, u0), u0, times)
+    got = solve(equation.stepper("pdebench", grid, u0), u0, times)
     for sample, start in zip(got, u0, strict=True):
         truth = solve_ivp(
             lambda _, y: scipy_fitzhugh_nagumo(y.reshape(16, 16, 2), 2 / 16).ravel(),
@@ -209,9 +209,9 @@ def test_reacdiff2d_pdebench_takes_scipys_steps() -> None:
 
 def test_reacdiff2d_accurate_agrees_with_an_independent_solver() -> None:
     equation = ReacDiff2D()
-    domain = equation.domain(16)
-    u0 = equation.initial(Draw(5, range(1)), domain)
-    got = solve(equation.stepper("accurate", domain, u0), u0, [0.0, 0.5, 5.0])
+    grid = equation.grid(16)
+    u0 = equation.initial(Draw(5, range(1)), grid)
+    got = solve(equation.stepper("accurate", grid, u0), u0, [0.0, 0.5, 5.0])
     truth = solve_ivp(
         lambda _, y: scipy_fitzhugh_nagumo(y.reshape(16, 16, 2), 2 / 16).ravel(),
         (0, 5.0),
@@ -241,7 +241,7 @@ def test_reacdiff2d_commutes_with_transposition_and_rotation() -> None:
 
 def test_reacdiff2d_starts_from_white_noise() -> None:
     equation = ReacDiff2D()
-    noise = equation.initial(Draw(0, range(8)), equation.domain(64))
+    noise = equation.initial(Draw(0, range(8)), equation.grid(64))
     assert noise.shape == (8, 64, 64, 2)
     assert abs(float(noise.mean())) < 0.02
     assert abs(float(noise.std()) - 1) < 0.02

@@ -48,21 +48,21 @@ class Decay(Semilinear):
         product = u.prod(-1)
         return torch.stack([product, torch.zeros_like(product)], dim=-1)
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        return random_waves(draw, domain, channels=2)
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        return random_waves(draw, grid, channels=2)
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 @pytest.mark.parametrize("cells", [6, 15])
 def test_each_channel_has_its_symbol_and_values_are_those_at_the_stored_points(ndim: int, cells: int) -> None:
-    domain = Grid((cells,) * ndim, (True,) * ndim, ((0.0, 1.0),) * ndim)
-    x = torch.as_tensor(domain.coordinates[0]).reshape(-1, *([1] * (ndim - 1))).expand(domain.shape)
+    grid = Grid((cells,) * ndim, (True,) * ndim, ((0.0, 1.0),) * ndim)
+    x = torch.as_tensor(grid.coordinates[0]).reshape(-1, *([1] * (ndim - 1))).expand(grid.shape)
     wave = torch.cos(2 * math.pi * x)
     # v is uniform, so u grows by e^{vt} while its wave decays; v keeps its value.
     u0 = torch.stack([wave, torch.full_like(wave, 0.3)], dim=-1).unsqueeze(0)
-    stepper = Decay().stepper("accurate", domain, u0)
+    stepper = Decay().stepper("accurate", grid, u0)
     frames = solve(stepper, u0, [0.0, 0.2])[0, 1]
-    assert all(fine % cells == 0 and fine >= 1.5 * 40 / math.pi for fine in stepper.inner.domain.shape)
+    assert all(fine % cells == 0 and fine >= 1.5 * 40 / math.pi for fine in stepper.inner.grid.shape)
     growth = math.exp(0.2 * (0.3 - 0.01 * (2 * math.pi) ** 2))
     torch.testing.assert_close(frames[..., 0], growth * wave, rtol=0, atol=1e-8)
     torch.testing.assert_close(frames[..., 1], u0[0, ..., 1], rtol=0, atol=1e-13)
@@ -71,7 +71,7 @@ def test_each_channel_has_its_symbol_and_values_are_those_at_the_stored_points(n
 @pytest.mark.parametrize(("ndim", "cells"), [(1, 33), (2, 12), (3, 9)])
 def test_random_waves_are_one_state_on_every_grid_and_as_large_as_asked(ndim: int, cells: int) -> None:
     coarse, fine = (Grid((n,) * ndim, (True,) * ndim, ((-1.0, 1.0),) * ndim) for n in (cells, 3 * cells))
-    u, v = (random_waves(Draw(0, range(4)), domain, amplitude=0.7, channels=2) for domain in (coarse, fine))
+    u, v = (random_waves(Draw(0, range(4)), grid, amplitude=0.7, channels=2) for grid in (coarse, fine))
     assert u.shape == (4, *coarse.shape, 2)
     torch.testing.assert_close(v[(slice(None), *[slice(1, None, 3)] * ndim)], u, rtol=0, atol=1e-12)
     assert 0.5 < float(v.abs().max()) < 0.75

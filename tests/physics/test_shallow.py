@@ -40,10 +40,10 @@ def stoker(high, low, xi):
 
 
 def dam_break_error(high, low, n, t):
-    domain = Grid((n,), (False,), ((-1.0, 1.0),))
-    x = domain.coordinates[0]
+    grid = Grid((n,), (False,), ((-1.0, 1.0),))
+    x = grid.coordinates[0]
     w = torch.as_tensor(np.stack([np.where(x < 0, high, low), 0 * x]))[None]
-    solver = FiniteVolume(domain, flux_sum(domain, roe_shallow), wave_limit(domain.spacing), cfl=0.45)
+    solver = FiniteVolume(grid, flux_sum(grid, roe_shallow), wave_limit(grid.spacing), cfl=0.45)
     h = solver.advance(w, 0.0, t)[0, 0].numpy()
     return np.abs(h - stoker(high, low, x / t)[0]).mean(), h
 
@@ -81,29 +81,29 @@ def test_bore_does_not_reach_the_wall():
 
 
 def test_lake_at_rest_stays_at_rest_exactly():
-    equation, domain = ShallowWater2D(), square(16)
+    equation, grid = ShallowWater2D(), square(16)
     lake = torch.full((1, 16, 16, 1), 1.7, dtype=torch.float64)
-    assert (solve(equation.stepper("pdebench", domain, lake), lake, [0.0, 0.5]) == 1.7).all()
+    assert (solve(equation.stepper("pdebench", grid, lake), lake, [0.0, 0.5]) == 1.7).all()
     rings = radial_solver(torch.linspace(0, 1, 65, dtype=torch.float64), 1 / 64)
     w = torch.stack([torch.full((64,), 1.7, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)])[None]
     assert torch.equal(rings.advance(w, 0.0, 0.5), w)
 
 
 def test_disc_area_is_shared_among_cells_exactly():
-    domain = square(20)
+    grid = square(20)
     radii = np.array([0.05, 0.3, 0.7, 2.4])
-    area = disc_in_cells(domain, radii).sum((0, 1)) * 0.25**2
+    area = disc_in_cells(grid, radii).sum((0, 1)) * 0.25**2
     np.testing.assert_allclose(area, np.pi * radii**2, rtol=1e-13)
-    fine = domain.refined(40)
+    fine = grid.refined(40)
     inside = np.hypot(*np.meshgrid(*fine.coordinates, indexing="ij")) <= 0.7
     counted = inside.reshape(20, 40, 20, 40).mean((1, 3))
-    assert np.abs(disc_in_cells(domain, radii)[..., 2] - counted).max() < 2e-2
+    assert np.abs(disc_in_cells(grid, radii)[..., 2] - counted).max() < 2e-2
 
 
 def test_two_dimensional_flow_approaches_the_radial_solution():
     def error(n):
-        equation, domain = ShallowWater2D(), square(n)
-        frames = [equation.simulate(Draw(1, [0]), domain, [0.0, 0.5], s)[0, -1] for s in ("pdebench", "accurate")]
+        equation, grid = ShallowWater2D(), square(n)
+        frames = [equation.simulate(Draw(1, [0]), grid, [0.0, 0.5], s)[0, -1] for s in ("pdebench", "accurate")]
         return (frames[0] - frames[1]).abs().mean().item()
 
     coarse, fine = error(32), error(64)
@@ -112,10 +112,10 @@ def test_two_dimensional_flow_approaches_the_radial_solution():
 
 
 def test_radial_solution_has_converged():
-    domain = square(16)
+    grid = square(16)
     radius = torch.tensor([0.5], dtype=torch.float64)
     u0 = torch.ones(1, 16, 16, 1, dtype=torch.float64)
-    coarse = solve(RadialDam(domain, radius), u0, [0.0, 0.6])[:, -1]
+    coarse = solve(RadialDam(grid, radius), u0, [0.0, 0.6])[:, -1]
     fine = solve(RadialDam(square(32), radius), torch.ones(1, 32, 32, 1).double(), [0.0, 0.6])[:, -1]
     fine = fine.unflatten(2, (16, 2)).mean(3).unflatten(1, (16, 2)).mean(2)
     assert (coarse - fine).abs().max() < 4e-3
@@ -124,11 +124,11 @@ def test_radial_solution_has_converged():
 
 @pytest.mark.parametrize("scheme", ["pdebench", "accurate"])
 def test_round_dam_keeps_its_symmetry_its_mass_and_its_sign(scheme):
-    equation, domain = ShallowWater2D(), square(24)
-    frames = equation.simulate(Draw(0, range(3)), domain, [0.0, 0.3, 0.6, 1.0], scheme)
+    equation, grid = ShallowWater2D(), square(24)
+    frames = equation.simulate(Draw(0, range(3)), grid, [0.0, 0.3, 0.6, 1.0], scheme)
     for image in (frames.flip(2), frames.flip(3), frames.transpose(2, 3)):
         torch.testing.assert_close(frames, image, rtol=1e-11, atol=1e-11)
-    found = {law.name: law.residual(frames, domain).max() for law in equation.laws()}
+    found = {law.name: law.residual(frames, grid).max() for law in equation.laws()}
     assert found["mass"] < (1e-6 if scheme == "pdebench" else 1e-13)  # on coarse cells a trace of the wave has left
     assert found["height"] == 0
     assert frames.min() > 0.3

@@ -21,10 +21,10 @@ DARCY, WAVE = TASKS["darcy2d"], TASKS["advection1d"]
 
 def window(batch: int, cells: int = 8) -> Window:
     """Media, and their true solutions."""
-    domain, draw = Grid((cells, cells), DARCY.periodic, DARCY.bounds), Draw(0, range(batch))
-    solution = Darcy2D().simulate(draw, domain, [0.0], "accurate")
-    media, params = Darcy2D().inputs(draw, domain), torch.ones(batch, 1)
-    return Window(DARCY, 0 * solution, solution, media, params, torch.ones(batch), domain)
+    grid, draw = Grid((cells, cells), DARCY.periodic, DARCY.bounds), Draw(0, range(batch))
+    solution = Darcy2D().simulate(draw, grid, [0.0], "accurate")
+    media, params = Darcy2D().inputs(draw, grid), torch.ones(batch, 1)
+    return Window(DARCY, 0 * solution, solution, media, params, torch.ones(batch), grid)
 
 
 def test_a_turned_sample_is_a_sample_again_and_all_eight_come_up() -> None:
@@ -32,8 +32,8 @@ def test_a_turned_sample_is_a_sample_again_and_all_eight_come_up() -> None:
     one = window(1, cells=16)
     many = Window.join([one] * 64)
     other = turned(many)
-    domain = Grid((16, 16), DARCY.periodic, DARCY.bounds)
-    system = Darcy2D.steady_system({"beta": torch.ones(64)}, other.inputs, domain)
+    grid = Grid((16, 16), DARCY.periodic, DARCY.bounds)
+    system = Darcy2D.steady_system({"beta": torch.ones(64)}, other.inputs, grid)
     assert float(system.residual(other.targets[:, 0]).max()) < 1e-9
     assert len({tuple(values.flatten().tolist()) for values in other.inputs}) == 8
     assert torch.equal(other.targets.flatten(1).sort()[0], many.targets.flatten(1).sort()[0])
@@ -103,14 +103,14 @@ def test_foreign_data_of_an_equation_turn_like_it_whatever_their_channels_are_ca
 def test_the_future_of_an_image_is_the_image_of_the_future(name: str) -> None:
     """By the solver of every equation that says that it knows no direction."""
     equation, task = EQUATIONS[name](), TASKS[name]
-    domain = Grid((16 if task.ndim < 3 else 6,) * task.ndim, task.periodic, task.bounds)
-    start = equation.initial(Draw(0, range(1), dtype=torch.float64), domain)
+    grid = Grid((16 if task.ndim < 3 else 6,) * task.ndim, task.periodic, task.bounds)
+    start = equation.initial(Draw(0, range(1), dtype=torch.float64), grid)
     times = [0.0, min(0.02 * task.end, 0.2)]
-    moves = turns_of(task, domain)
+    moves = turns_of(task, grid)
     assert moves is not None
 
     def future(state: torch.Tensor) -> torch.Tensor:
-        return solve(equation.stepper(equation.schemes[0], domain, state), state, times)[:, -1]
+        return solve(equation.stepper(equation.schemes[0], grid, state), state, times)[:, -1]
 
     there = future(start)
     assert (there - start).abs().max() > 1e-4, "something happens"

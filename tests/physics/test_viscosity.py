@@ -56,9 +56,9 @@ def test_viscous_flow_in_two_dimensions_agrees_with_an_independent_spectral_solv
         return np.stack([2 + 0.6 * s, 1 + 0.2 * c, 0.6 * c + 0.2 * s, 0.8 * np.sin(2 * np.pi * x)], axis=-1)
 
     def error(n):
-        domain = Grid((n, n), (True, True), ((0.0, 1.0),) * 2)
+        grid = Grid((n, n), (True, True), ((0.0, 1.0),) * 2)
         u0 = torch.as_tensor(smooth(n))[None]
-        frames = solve(Compressible2D(eta=eta, zeta=zeta).stepper("pdebench", domain, u0), u0, [0.0, t])
+        frames = solve(Compressible2D(eta=eta, zeta=zeta).stepper("pdebench", grid, u0), u0, [0.0, t])
         return np.abs(frames[0, -1].numpy() - spectral_reference(smooth(n), eta, zeta, t, 200)).mean((0, 1))
 
     coarse, fine = error(24), error(48)
@@ -68,8 +68,8 @@ def test_viscous_flow_in_two_dimensions_agrees_with_an_independent_spectral_solv
 
 def test_viscous_stages_lose_no_momentum_and_turn_lost_motion_into_heat():
     rng = np.random.default_rng(0)
-    domain = Grid((12, 12), (True, True), ((0.0, 1.0),) * 2)
-    viscosity = Viscosity(domain, 0.1, 0.2, step_hint=0.05)
+    grid = Grid((12, 12), (True, True), ((0.0, 1.0),) * 2)
+    viscosity = Viscosity(grid, 0.1, 0.2, step_hint=0.05)
     q = torch.as_tensor(
         np.concatenate([10 ** rng.uniform(-1.5, 1.5, (2, 2, 12, 12)), rng.normal(size=(2, 2, 12, 12))], 1)
     )
@@ -85,14 +85,14 @@ def test_viscous_stages_lose_no_momentum_and_turn_lost_motion_into_heat():
 
 
 def test_viscous_stages_are_second_order_in_time():
-    domain = Grid((32,), (True,), ((0.0, 1.0),))
+    grid = Grid((32,), (True,), ((0.0, 1.0),))
     decay = 4 * 0.1 * (4 / 3 + 1) * math.sin(math.pi / 32) ** 2 * 32**2
-    ripple = 1e-3 * torch.as_tensor(np.sin(2 * np.pi * domain.coordinates[0]))
+    ripple = 1e-3 * torch.as_tensor(np.sin(2 * np.pi * grid.coordinates[0]))
     wave = torch.stack([torch.ones(32), torch.ones(32), ripple])[None]
 
     def error(steps):
         w, t = conserved(wave), 0.1
-        viscosity = Viscosity(domain, 0.1, 0.1, step_hint=t / 2)
+        viscosity = Viscosity(grid, 0.1, 0.1, step_hint=t / 2)
         for _ in range(steps):
             w = w + viscosity.change(w, torch.tensor([t / steps], dtype=torch.float64))
         return (primitive(w)[0, 2] - math.exp(-decay * t) * wave[0, 2]).abs().max().item()

@@ -44,7 +44,7 @@ def settings(folder: Path, **changed: object) -> RunConfig:
 
 def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
     (data,) = check(settings(tmp_path))
-    assert (data.grid, data.frames, data.counts) == ((32,), 11, {"train": 10, "valid": 1, "test": 1})
+    assert (data.shape, data.frames, data.counts) == ((32,), 11, {"train": 10, "valid": 1, "test": 1})
     assert list(tmp_path.iterdir()) == []
 
 

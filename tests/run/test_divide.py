@@ -28,7 +28,7 @@ def samples(params: Sequence[Mapping[str, float | str]], ids: Sequence[str] = ()
         ids=list(ids) or [f"{i:03d}" for i in range(len(params))],
         task=SimpleNamespace(parameters=[SimpleNamespace(name=name) for name in names]),
         params_of=lambda i: params[i],
-        domain_of=lambda i: grids[i],
+        grid_of=lambda i: grids[i],
     )
 
 

@@ -72,7 +72,7 @@ def test_a_file_is_read_by_the_datasets_dims_and_boundary_that_training_was_told
     path = renamed_file(tmp_path / "r.h5")
     source, said = opened(trained(path, REN), path, task)
     assert np.array_equal(source[3].values[..., 0], U[3])
-    assert (source.times[1], source.domain.bounds, source.domain.periodic) == (0.25, ((0.0, 2.0),), (True,))
+    assert (source.times[1], source.grid.bounds, source.grid.periodic) == (0.25, ((0.0, 2.0),), (True,))
     assert said == []
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_describes_itself_speaks_for_itself(tmp_path: Path) -> None:
         write_file(source, tmp_path / "well.h5", "ren")
     source, said = opened(trained(path, REN), tmp_path / "well.h5")
     assert np.allclose(source[2].values[..., 0], U[2])
-    assert (source.domain.periodic, source.times[1], said) == ((False,), 0.25, [])
+    assert (source.grid.periodic, source.times[1], said) == ((False,), 0.25, [])
 
 
 def test_without_what_training_was_told_a_guess_is_said(tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ def test_parameters_and_the_box_of_a_file_hold_where_it_says_them(tmp_path: Path
     np.savez(tmp_path / "a.npz", u=U[0])
     simulator = trained(tmp_path / "a.npz", task)
     source, said = opened(simulator, tmp_path / "a.npz")
-    assert (source.params_of(0), source.domain.bounds, said) == ({"nu": 0.1, "k": 2.0}, ((0.0, 1.0),), [])
+    assert (source.params_of(0), source.grid.bounds, said) == ({"nu": 0.1, "k": 2.0}, ((0.0, 1.0),), [])
     np.savez(tmp_path / "b.npz", u=U[0], x=10 * (np.arange(16) + 0.5) / 16, nu=0.3)
     source, said = opened(simulator, tmp_path / "b.npz")
-    assert (source.params_of(0), source.domain.bounds) == ({"nu": 0.3, "k": 2.0}, ((0.0, 10.0),))
+    assert (source.params_of(0), source.grid.bounds) == ({"nu": 0.3, "k": 2.0}, ((0.0, 10.0),))
     assert said == [f"{tmp_path / 'b.npz'}: its nu is 0.3, and the files of training were read with 0.1."]
     with h5py.File(tmp_path / "c.h5", "w") as file:
         file["u"], file.attrs["nu"] = U[0], 0.5

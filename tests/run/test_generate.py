@@ -80,10 +80,10 @@ def test_every_task_comes_back_from_its_file_as_its_equation_says(task: str, tmp
         assert source.task == TASKS[task]
         assert source.problems == ()
         assert dict(source.params) == equation.params()
-        assert source.domain.shape == equation.domain(small(task)["resolution"]).shape
+        assert source.grid.shape == equation.grid(small(task)["resolution"]).shape
         assert np.allclose(source.times, equation.times()[:frames], atol=1e-5)
         sample = source[2]
-        assert sample.values.shape == (len(source.times), *source.domain.shape, len(source.task.channels))
+        assert sample.values.shape == (len(source.times), *source.grid.shape, len(source.task.channels))
         assert np.isfinite(sample.values).all()
         assert source.task.steady or (sample.values[0] != sample.values[-1]).any()
         assert not np.array_equal(sample.values, source[0].values)
@@ -393,7 +393,7 @@ def test_a_solution_that_blows_up_is_not_stored(tmp_path: Path, monkeypatch: pyt
 def test_memory_is_bounded_by_the_batch_not_by_the_samples() -> None:
     equation = EQUATIONS["cfd2d"]()
     config = settings("cfd2d", batch=None, samples=10**6)
-    batch = batch_of(config, 21, equation.domain(512), 4, torch.device("cpu"))
+    batch = batch_of(config, 21, equation.grid(512), 4, torch.device("cpu"))
     assert batch * 21 * 512**2 * 4 * 8 <= 2**28
 
 

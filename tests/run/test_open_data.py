@@ -154,7 +154,7 @@ def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) 
     npz(tmp_path / "d" / "fine" / "fast.npz", np.full(6, 0.9), cells=32)
     settings = config(tmp_path, {"w": {"file": str(tmp_path / "d"), "task": WAVES}}, **FEW)
     (outline,) = check(settings)
-    assert (outline.grid, sum(outline.counts.values())) == ((32,), 18)
+    assert (outline.shape, sum(outline.counts.values())) == ((32,), 18)
     (data,) = sets_of(settings, tmp_path)
     assert {part.shape: len(part) for part in data.parts("train")} == {(32,): 4, (16,): 8}
     assert data.values() == {"speed": pytest.approx((0.2, 0.9))}

@@ -80,7 +80,7 @@ def test_the_values_of_a_range_are_read_back_and_are_those_that_were_solved_with
         for i, nu in enumerate(stored):
             equation = EQUATIONS["burgers1d"](nu=nu)
             draw = Draw(0, [i], dtype=torch.float32)
-            alone = equation.simulate(draw, equation.domain(64), equation.times(), "pdebench")[0].numpy()
+            alone = equation.simulate(draw, equation.grid(64), equation.times(), "pdebench")[0].numpy()
             assert np.abs(source[i].values - alone).max() < 1e-5
             diffusion = fit("burgers1d", [source[i]], source[i].params)[1]
             assert diffusion.value == pytest.approx(nu / np.pi, rel=0.05)
@@ -150,9 +150,9 @@ def test_the_loader_of_pdebench_reads_a_range_as_any_file(tmp_path: Path) -> Non
 def test_in_a_file_of_groups_each_sample_says_its_own(tmp_path: Path) -> None:
     k = Param("k", 1.0, "sorption")
     task = dataclasses.replace(TASKS["diffsorp1d"], parameters=(k,))
-    domain, times = EQUATIONS["diffsorp1d"]().domain(8), np.asarray([0.0, 5.0])
+    grid, times = EQUATIONS["diffsorp1d"]().grid(8), np.asarray([0.0, 5.0])
     identity = {"task": "diffsorp1d", "params": {"k": {"low": 1.0, "high": 2.0, "scale": "linear"}}}
-    spec = FileSpec(task, {}, domain, times, 3, identity, {"k": np.asarray([1.5, 1.1, 1.9])})
+    spec = FileSpec(task, {}, grid, times, 3, identity, {"k": np.asarray([1.5, 1.1, 1.9])})
     writer = TrajectoryWriter(tmp_path / "1D_diff-sorp_NA_NA.h5", spec)
     with writer.open():
         writer.write(0, np.random.default_rng(0).random((3, 2, 8, 1)), np.zeros((3, 8, 0)), {})

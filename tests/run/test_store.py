@@ -41,7 +41,7 @@ def test_a_file_stored_in_part_gives_the_windows_of_a_whole_one_reduced(
         sizes = [sets.first.source.path.stat().st_size for sets in (whole, part)]
         assert sizes[1] < sizes[0]
         (outline,) = outlines(run_config().model_validate({"data": {"it": {**data, "store": kept}}}))
-        assert (outline.grid, outline.frames) == (part.grid, max(part.parts("train")[0].lengths))
+        assert (outline.shape, outline.frames) == (part.shape, max(part.parts("train")[0].lengths))
         (full,) = outlines(run_config().model_validate({"data": {"it": {**data, "reduce": kept}}}))
         assert sizes[1] <= outline.disk < full.disk, "what is said of the disk is of what is stored"
 

@@ -50,16 +50,16 @@ def simulator(parts: tuple[str, ...] = ("codec", "operator", "steady")) -> Simul
 @functools.cache
 def window(batch: int, cells: int = 8) -> Window:
     """Media, and their true solutions."""
-    domain, draw = Grid((cells, cells), DARCY.periodic, DARCY.bounds), Draw(0, range(batch))
-    solution = Darcy2D().simulate(draw, domain, [0.0], "accurate").float()
+    grid, draw = Grid((cells, cells), DARCY.periodic, DARCY.bounds), Draw(0, range(batch))
+    solution = Darcy2D().simulate(draw, grid, [0.0], "accurate").float()
     return Window(
         task=DARCY,
         context=torch.zeros_like(solution),
         targets=solution,
-        inputs=Darcy2D().inputs(draw, domain).float(),
+        inputs=Darcy2D().inputs(draw, grid).float(),
         params=torch.ones(batch, 1),
         dt=torch.ones(batch),
-        grid=domain,
+        grid=grid,
         ids=tuple(str(i) for i in range(batch)),
     )
 

@@ -125,7 +125,7 @@ def box_without_coordinates(names: tuple[str, ...], shape: tuple[int, ...], give
     return [given.get(name, (0.0, width * n)) for name, n in zip(names, shape, strict=True)]
 
 
-def grid(
+def grid_and_flips(
     names: tuple[str, ...],
     shape: tuple[int, ...],
     stored: Mapping[str, Array],

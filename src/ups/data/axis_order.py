@@ -34,21 +34,21 @@ def in_order(task: TaskSpec, like: TaskSpec) -> TaskSpec:
     return dataclasses.replace(task, fields=fields, inputs=inputs, bounds=bounds, periodic=periodic, axes=axes)
 
 
-def turned(source: Source, like: TaskSpec) -> Source:
+def reordered(source: Source, like: TaskSpec) -> Source:
     """A source with its axes in the order of the task `like`; itself where it is in order or the axes are others."""
     order = order_of(source.task, like)
-    return source if order is None else Turned(source, order, in_order(source.task, like))
+    return source if order is None else Reordered(source, order, in_order(source.task, like))
 
 
-def turning(task: TaskSpec, like: TaskSpec) -> str:
-    """The note that `turned` adds to a source; empty where it leaves it as it is."""
+def reordering(task: TaskSpec, like: TaskSpec) -> str:
+    """The note that `reordered` adds to a source; empty where it leaves it as it is."""
     if order_of(task, like) is None:
         return ""
     old, new = (", ".join(t.axes[: t.ndim]) for t in (task, like))
     return f"its axes are {old}, and are read as {new}, the order of the task"
 
 
-class Turned(View):
+class Reordered(View):
     """Another source with its axes of space in another order.
 
     Args:
@@ -58,8 +58,8 @@ class Turned(View):
     """
 
     def __init__(self, source: Source, order: Order, task: TaskSpec) -> None:
-        notes = (*source.notes, turning(source.task, task))
-        super().__init__(source, task=task, domain=_grid(source.domain, order), notes=notes)
+        notes = (*source.notes, reordering(source.task, task))
+        super().__init__(source, task=task, grid=_grid(source.grid, order), notes=notes)
         self._order = order
         self._channels = [source.task.channels.index(name) for name in task.channels]
         self._given = [source.task.given.index(name) for name in task.given]
@@ -70,8 +70,8 @@ class Turned(View):
     def _inputs(self, index: int) -> Array:
         return self._moved(super()._inputs(index), 0, self._given)
 
-    def seen_as(self, domain: Grid) -> Grid:
-        return _grid(domain, self._order)
+    def seen_as(self, grid: Grid) -> Grid:
+        return _grid(grid, self._order)
 
     def _moved(self, values: Array, before: int, channels: Sequence[int]) -> Array:
         """Values, with `before` axes in front of those of space, reordered; `channels` are the channels' old places."""

@@ -50,13 +50,13 @@ def frames_of(part: Trajectories) -> int:
 def key_of(part: Trajectories, codec: Mapping[str, str], data: str, dtype: str) -> dict[str, str]:
     """Everything a cache depends on, by name. `codec` holds digests of weights and normalisation, `data` that of the
     file."""
-    r, domain = part.reduction, part.domain
+    r, grid = part.reduction, part.grid
     return {
         **codec,
         "data file": data,
         "samples": hashlib.sha256("\n".join(part.ids).encode()).hexdigest(),
         "reduction": f"every {r.time}. frame from {r.start} on and every {r.space}. cell, {part.dt:g} apart",
-        "task": hashlib.sha256(repr((part.task, domain.periodic, domain.lengths)).encode()).hexdigest(),
+        "task": hashlib.sha256(repr((part.task, grid.periodic, grid.lengths)).encode()).hexdigest(),
         "dtype": dtype,
     }
 

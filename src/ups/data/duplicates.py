@@ -180,7 +180,7 @@ def _runs(source: Source, rows: Sequence[int]) -> Iterator[range]:
     while at < len(rows):
         first = rows[at]
         beside = source.beside(first)
-        frame = 8 * len(source.task.channels) * math.prod(source.domain_of(first).shape)
+        frame = 8 * len(source.task.channels) * math.prod(source.grid_of(first).shape)
         most = max(1, BLOCK_BYTES // max(1, frame))
         count = 1
         while at + count < len(rows) and count < most and rows[at + count] == first + count in beside:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.axis_order import in_order, turned
+from ups.data.axis_order import in_order, reordered
 from ups.data.source import AS_PARAMETER, UNUSED, Source, SourceFacts, View
 from ups.data.splits import parts_of
 from ups.data.units import units_of_all
@@ -78,7 +78,7 @@ def _differing(sources: Sequence[Source]) -> list[str]:
 def renamed(source: Source, task: TaskSpec) -> Source:
     """The same source as one of `task`, whose parameters may be among the numbers that it offers, and whose axes may
     stand in another order."""
-    source = turned(source, task)
+    source = reordered(source, task)
     whole = with_params_of(source, task)
     if whole is not source:
         names = [name for name in source.offered if name not in whole.offered]
@@ -134,7 +134,7 @@ class Joined(Source):
         facts = SourceFacts(
             task=task,
             params=common,
-            domain=first.domain,
+            grid=first.grid,
             times=first.times,
             ids=tuple(ids),
             notes=tuple(notes),
@@ -147,7 +147,7 @@ class Joined(Source):
         super().__init__(path, facts)
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
         self.channels_apart = all(part.channels_apart for part in parts)
-        self._domains: dict[object, Grid] = {}
+        self._grids: dict[object, Grid] = {}
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 
     def _locate(self, index: int) -> tuple[Source, int]:
@@ -196,11 +196,11 @@ class Joined(Source):
         part, at = self._locate(index)
         return part.times_of(at)
 
-    def domain_of(self, index: int) -> Grid:
+    def grid_of(self, index: int) -> Grid:
         part, at = self._locate(index)
-        domain = part.domain_of(at)
-        key = (domain.bounds, domain.periodic, *(axis.tobytes() for axis in domain.coordinates))
-        return self._domains.setdefault(key, domain)
+        grid = part.grid_of(at)
+        key = (grid.bounds, grid.periodic, *(axis.tobytes() for axis in grid.coordinates))
+        return self._grids.setdefault(key, grid)
 
     def attributes(self) -> dict[str, Any]:
         return self.parts[0].attributes()

@@ -52,7 +52,7 @@ class FileSpec:
 
     task: TaskSpec
     params: Params
-    domain: Grid
+    grid: Grid
     times: Array
     samples: int
     identity: Mapping[str, Any]
@@ -94,7 +94,7 @@ class FileLayout(ABC):
             file[f"{VARYING}/{parameter}"] = values.astype("<f8")
 
     def coordinates(self, file: Any) -> None:
-        for letter, axis in zip(AXES, self.spec.domain.coordinates, strict=False):
+        for letter, axis in zip(AXES, self.spec.grid.coordinates, strict=False):
             file[f"{letter}-coordinate"] = axis.astype("<f4")
 
     def places(self, file: Any) -> list[Starts]:
@@ -113,7 +113,7 @@ class Fields(FileLayout):
     """One data set N×T×S per channel, and PDEBench's t axis with one entry more than there are frames."""
 
     def __init__(self, spec: FileSpec) -> None:
-        shape = (len(spec.times), *spec.domain.shape)
+        shape = (len(spec.times), *spec.grid.shape)
         super().__init__(spec, dict.fromkeys(spec.task.storage.datasets, shape))
 
     def coordinates(self, file: Any) -> None:
@@ -130,7 +130,7 @@ class Steady(FileLayout):
 
     def __init__(self, spec: FileSpec) -> None:
         solution, coefficient = spec.task.storage.datasets
-        super().__init__(spec, {solution: (1, *spec.domain.shape), coefficient: spec.domain.shape})
+        super().__init__(spec, {solution: (1, *spec.grid.shape), coefficient: spec.grid.shape})
 
     def pieces(self, frames: Array, inputs: Array) -> list[Array]:
         return [frames[..., 0], inputs[..., 0]]
@@ -140,7 +140,7 @@ class Incompressible(FileLayout):
     """`velocity` N×T×S×2, `particles` N×T×S×1, `force` N×S×2, `t` N×T."""
 
     def __init__(self, spec: FileSpec) -> None:
-        frames, cells = len(spec.times), spec.domain.shape
+        frames, cells = len(spec.times), spec.grid.shape
         super().__init__(
             spec, {"velocity": (frames, *cells, 2), "particles": (frames, *cells, 1), "force": (*cells, 2)}
         )
@@ -158,11 +158,11 @@ class Groups(FileLayout):
     """One group per sample, named by its number: `data` T×S×C, `grid/x` …, `grid/t`, attribute `config` (YAML)."""
 
     def __init__(self, spec: FileSpec) -> None:
-        shape = (len(spec.times), *spec.domain.shape, len(spec.task.channels))
+        shape = (len(spec.times), *spec.grid.shape, len(spec.task.channels))
         super().__init__(spec, {spec.task.storage.datasets[0]: shape})
 
     def nbytes(self) -> int:
-        return super().nbytes() + self.spec.samples * (8192 + 4 * (len(self.spec.times) + sum(self.spec.domain.shape)))
+        return super().nbytes() + self.spec.samples * (8192 + 4 * (len(self.spec.times) + sum(self.spec.grid.shape)))
 
     def lay_out(self, file: Any) -> None:
         ((name, shape),) = self.arrays.items()
@@ -171,7 +171,7 @@ class Groups(FileLayout):
             own = {parameter: float(values[i]) for parameter, values in self.spec.varying.items()}
             group = file.create_group(self._key(i))
             _dataset(group, name, shape)
-            for letter, axis in zip(AXES, self.spec.domain.coordinates, strict=False):
+            for letter, axis in zip(AXES, self.spec.grid.coordinates, strict=False):
                 group[f"grid/{letter}"] = axis.astype("<f4")
             group["grid/t"] = self.spec.times.astype("<f4")
             group.attrs["config"] = yaml.safe_dump({**settings, **own})

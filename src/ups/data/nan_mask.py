@@ -50,7 +50,7 @@ def masked(source: Source, wanted: bool = False) -> Source:
 
 def _look(source: Source) -> tuple[bool, str]:
     """Whether a first frame has holes, and the first sample found whose last frame has others."""
-    frame = 8 * int(np.prod(source.domain.shape)) * len(source.task.channels)
+    frame = 8 * int(np.prod(source.grid.shape)) * len(source.task.channels)
     count = max(1, min(len(source), FIRST, BYTES // frame))
     places = [int(i) for i in np.unique(np.linspace(0, len(source) - 1, count).astype(int))]
     first = {i: np.isnan(source.read(i, slice(0, 1))) for i in places}

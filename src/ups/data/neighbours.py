@@ -37,7 +37,7 @@ def check_neighbours(source: Source) -> None:
     for name in source.unplaced:
         usual, mixed = apart.get(name, (0.0, False))
         if mixed and (source.task.ndim == 1 or ordered):
-            n = source.domain.shape[source.task.axes.index(name)]
+            n = source.grid.shape[source.task.axes.index(name)]
             raise DataError(
                 f"{source.path}: the {n} cells along {name} resemble their neighbours no more than any other cells "
                 f"({usual:.2f} of the difference of any two), so it looks like a mesh, points or particles, {TO_GRID}; "

@@ -27,29 +27,29 @@ class Reduction:
     def frames(self) -> slice:
         return slice(self.start, None, self.time)
 
-    def cells(self, domain: Grid, where: str) -> tuple[int, ...]:
+    def cells(self, grid: Grid, where: str) -> tuple[int, ...]:
         """How many cells are left along each axis of a grid; DataError, naming `where`, if they cannot be divided."""
-        for axis, n in enumerate(domain.shape):
+        for axis, n in enumerate(grid.shape):
             if n % self.space:
                 raise DataError(f"{where}: axis {axis} has {counted(n, 'cell')}, which {self.space} does not divide.")
-        return tuple(n // self.space for n in domain.shape)
+        return tuple(n // self.space for n in grid.shape)
 
-    def corner(self, domain: Grid, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
+    def corner(self, grid: Grid, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
         """Where the cells that are left of a grid begin, in boxes from the lower ends of `bounds`, as in `Grid.corner`;
         where the grid's own box is another, from its lower ends. Nothing, `()`, where no cell is left out."""
-        picked, own = self.domain(domain).corner_in(domain.bounds), domain.corner_in(bounds)
+        picked, own = self.grid(grid).corner_in(grid.bounds), grid.corner_in(bounds)
         if own:
             return tuple(round(a + b, 9) for a, b in zip(picked, own, strict=True))
         return picked if any(picked) else ()
 
-    def domain(self, domain: Grid) -> Grid:
+    def grid(self, grid: Grid) -> Grid:
         """The grid that is left of a grid: fewer cells, each as wide as those it stands for."""
         if self.space == 1:
-            return domain
-        coordinates = tuple(axis[:: self.space] for axis in domain.coordinates)
-        shift = [(self.space - 1) / 2 * width for width in domain.spacing]
-        bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(domain.bounds, shift, strict=True))
-        return Grid.along(coordinates, domain.periodic, bounds)
+            return grid
+        coordinates = tuple(axis[:: self.space] for axis in grid.coordinates)
+        shift = [(self.space - 1) / 2 * width for width in grid.spacing]
+        bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(grid.bounds, shift, strict=True))
+        return Grid.along(coordinates, grid.periodic, bounds)
 
 
 def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:

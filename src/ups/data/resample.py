@@ -30,10 +30,10 @@ class Resampled(View):
             raise DataError(f"{source.path}: has cells that do not count, which cannot be resampled; leave it out.")
         self.source = source
         self._plans: dict[int, ResamplePlan] = {}
-        grid = self._plan(source.domain).domain
+        grid = self._plan(source.grid).grid
         problems = tuple(text for text in source.problems if not uneven_axes([text]))
         task = dataclasses.replace(source.task, bounds=grid.bounds)
-        super().__init__(source, domain=grid, problems=problems, task=task)
+        super().__init__(source, grid=grid, problems=problems, task=task)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plans": {}}
@@ -43,14 +43,14 @@ class Resampled(View):
             self._plans[id(grid)] = ResamplePlan(grid)
         return self._plans[id(grid)]
 
-    def domain_of(self, index: int) -> Grid:
-        return self._plan(self.source.domain_of(index)).domain
+    def grid_of(self, index: int) -> Grid:
+        return self._plan(self.source.grid_of(index)).grid
 
     def _values(self, index: int, frames: slice) -> Array:
-        return self._plan(self.source.domain_of(index)).forth(self.source.read(index, frames))
+        return self._plan(self.source.grid_of(index)).forth(self.source.read(index, frames))
 
     def _inputs(self, index: int) -> Array:
-        given: Array = self._plan(self.source.domain_of(index)).forth(self.source.inputs(index)[None])[0]
+        given: Array = self._plan(self.source.grid_of(index)).forth(self.source.inputs(index)[None])[0]
         return given
 
     def error(self) -> float:
@@ -59,7 +59,7 @@ class Resampled(View):
         worst = 0.0
         for i in map(int, np.unique(np.linspace(0, len(self) - 1, min(MEASURED, len(self))).astype(int))):
             last = len(self.times_of(i)) - 1
-            plan = self._plan(self.source.domain_of(i))
+            plan = self._plan(self.source.grid_of(i))
             for t in {0, last}:
                 values = self.source.read(i, slice(t, t + 1)).astype(np.float64)
                 difference = plan.back(plan.forth(values)) - values
@@ -72,23 +72,23 @@ class ResamplePlan:
     """Takes values of one grid to uniform axes and back, by two matrices per uneven axis.
 
     Args:
-        domain: The grid with uneven axes. The attribute `domain` is the uniform one.
+        grid: The grid with uneven axes. The attribute `grid` is the uniform one.
     """
 
-    def __init__(self, domain: Grid) -> None:
+    def __init__(self, grid: Grid) -> None:
         from scipy.interpolate import make_interp_spline
 
-        self.original = domain  # kept alive: plans are found by its id, which no other grid may take
+        self.original = grid  # kept alive: plans are found by its id, which no other grid may take
         self._matrices: dict[int, tuple[Array, Array]] = {}
-        axes, bounds = list(domain.coordinates), list(domain.bounds)
-        for i, x in enumerate(domain.coordinates):
+        axes, bounds = list(grid.coordinates), list(grid.bounds)
+        for i, x in enumerate(grid.coordinates):
             if len(x) < 3 or is_uniform(x.astype(np.float32)):
                 continue
             even, degree = np.linspace(x[0], x[-1], len(x)), min(3, len(x) - 1)
             there, back = (make_interp_spline(a, np.eye(len(x)), degree)(b) for a, b in ((x, even), (even, x)))
             self._matrices[i] = (there, back)
             axes[i], bounds[i] = even, bounds_of(even)
-        self.domain = Grid.along(tuple(axes), domain.periodic, tuple(bounds)) if self._matrices else domain
+        self.grid = Grid.along(tuple(axes), grid.periodic, tuple(bounds)) if self._matrices else grid
 
     def forth(self, values: Array) -> Array:
         """Values `(T, *S, C)` of the uneven grid, on the uniform one."""

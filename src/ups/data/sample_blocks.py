@@ -68,15 +68,23 @@ def side_by_side(pieces: Sequence[Array]) -> Array:
 
 
 def moments_of(values: Array) -> Array:
-    """Mean and mean square of each sample of `values (N, …, C)`, `(2, N, C)`, in float64."""
+    """Mean, mean square, least and greatest of each sample of `values (N, …, C)`, `(4, N, C)`, in float64."""
     count, channels = len(values), values.shape[-1]
     flat = values.reshape(count, -1, channels).astype(np.float64)
     if flat.nbytes > count * SMALL:  # torch is several times as fast on what is long
-        rows = [(each.mean(0).numpy(), each.square_().mean(0).numpy()) for each in map(torch.from_numpy, flat)]
+        rows = []
+        for each in map(torch.from_numpy, flat):
+            middle, least, most = each.mean(0), each.amin(0), each.amax(0)
+            rows.append(torch.stack((middle, each.square_().mean(0), least, most)).numpy())
         return np.stack(rows, axis=1)
-    mean = np.stack([flat[..., c].mean(axis=1) for c in range(channels)], axis=-1)
+    ends, mean = (flat.min(axis=1), flat.max(axis=1)), _means(flat)
     np.square(flat, out=flat)
-    return np.stack([mean, np.stack([flat[..., c].mean(axis=1) for c in range(channels)], axis=-1)])
+    return np.stack([mean, _means(flat), *ends])
+
+
+def _means(flat: Array) -> Array:
+    """Means over the middle of `(N, n, C)`, a channel at a time: that adds up in an order of its own."""
+    return np.stack([flat[..., c].mean(axis=1) for c in range(flat.shape[-1])], axis=-1)
 
 
 def fill_frames(held: Tensor, read: Read, apart: bool, staged: bool | None = None) -> None:

@@ -36,7 +36,7 @@ class SourceFacts:
     Args:
         task: What its samples are of.
         params: Parameters that all samples share.
-        domain: The grid of the first sample.
+        grid: The grid of the first sample.
         times: Of its frames.
         ids: The names of the samples.
         notes: Harmless observations, a sentence each.
@@ -49,7 +49,7 @@ class SourceFacts:
 
     task: TaskSpec
     params: Params
-    domain: Grid
+    grid: Grid
     times: Array
     ids: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Source(AbstractContextManager["Source"], ABC):
     channels_apart: bool = False
 
     def __init__(self, path: Path, facts: SourceFacts) -> None:
-        self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
+        self.path, self.task, self.params, self.grid = path, facts.task, facts.params, facts.grid
         self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
         self.units, self.offered, self.unplaced = facts.units, facts.offered, facts.unplaced
         self.unnamed = facts.unnamed
@@ -105,7 +105,7 @@ class Source(AbstractContextManager["Source"], ABC):
 
     def _inputs(self, index: int) -> Array:
         """`(*S, C_in)`: what is given with sample `index`; nothing in most tasks."""
-        return np.zeros((*self.domain_of(index).shape, 0), np.float32)
+        return np.zeros((*self.grid_of(index).shape, 0), np.float32)
 
     def read(self, index: int, frames: slice = slice(None)) -> Array:
         """Frames of one sample, `(T', *S, C)`, in the number format they are stored in; `frames` steps forward."""
@@ -159,9 +159,9 @@ class Source(AbstractContextManager["Source"], ABC):
         """Frames of each sample."""
         return tuple(len(self.times_of(i)) for i in range(len(self)))
 
-    def domain_of(self, index: int) -> Grid:  # noqa: ARG002
+    def grid_of(self, index: int) -> Grid:  # noqa: ARG002
         """The grid of one sample; the same object for samples that share one."""
-        return self.domain
+        return self.grid
 
     def files(self) -> list[Path]:
         """The files that are read, in order."""
@@ -190,7 +190,7 @@ class Source(AbstractContextManager["Source"], ABC):
     def __getitem__(self, index: int) -> Trajectory:
         values, inputs = self.read(index), self.inputs(index)
         times, params = self.times_of(index), self.params_of(index)
-        return Trajectory(self.ids[index], self.task, values, self.domain_of(index), times, params, inputs)
+        return Trajectory(self.ids[index], self.task, values, self.grid_of(index), times, params, inputs)
 
     def close(self) -> None:
         """Let go of what is open; the next read opens it again."""
@@ -250,18 +250,18 @@ class View(Source):
     def times_of(self, index: int) -> Array:
         return self.source.times_of(index)
 
-    def domain_of(self, index: int) -> Grid:
-        domain = self.source.domain_of(index)
-        if id(domain) not in self._seen:
-            own = self.seen_as(domain)
-            if own is domain:
-                return domain
-            self._seen[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
-        return self._seen[id(domain)][1]
+    def grid_of(self, index: int) -> Grid:
+        grid = self.source.grid_of(index)
+        if id(grid) not in self._seen:
+            own = self.seen_as(grid)
+            if own is grid:
+                return grid
+            self._seen[id(grid)] = (grid, own)  # the old one too, so that no other takes its id
+        return self._seen[id(grid)][1]
 
-    def seen_as(self, domain: Grid) -> Grid:
+    def seen_as(self, grid: Grid) -> Grid:
         """A grid of the other source as this view has it."""
-        return domain
+        return grid
 
     def files(self) -> list[Path]:
         return self.source.files()
@@ -336,7 +336,7 @@ def numbered(path: Path, samples: int) -> tuple[str, ...]:
 def check_frame(path: Path, facts: SourceFacts) -> None:
     """Refuse a file whose axes span a frame that it cannot hold, whatever its data sets have along them."""
     if path.is_file():
-        check_claim(path, 8 * math.prod(facts.domain.shape) * len(facts.task.channels), path.stat().st_size)
+        check_claim(path, 8 * math.prod(facts.grid.shape) * len(facts.task.channels), path.stat().st_size)
 
 
 def denied(path: Path) -> DataError:
@@ -353,7 +353,7 @@ def is_uniform(axis: Array) -> bool:
 
 def blocks(source: Source, index: int) -> Iterator[Array]:
     """The frames of one sample in pieces of at most 64 MiB, or of one frame where a frame is larger."""
-    frame = max(1, int(np.prod(source.domain_of(index).shape)) * len(source.task.channels) * 8)
+    frame = max(1, int(np.prod(source.grid_of(index).shape)) * len(source.task.channels) * 8)
     step = max(1, BLOCK_BYTES // frame)
     for start in range(0, len(source.times_of(index)), step):
         yield source.read(index, slice(start, start + step))

@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,15 @@ def _number(name: str, value: float | str, choices: tuple[str, ...], source: Sou
     return float(value)
 
 
+class ChannelMoments(NamedTuple):
+    """What all values of each channel are like, `(C,)`."""
+
+    mean: Tensor
+    std: Tensor
+    least: Tensor
+    most: Tensor
+
+
 class Trajectories:
     """Some samples of a source at reduced resolution: in memory if they fit, else read from the file each time.
 
@@ -75,13 +84,13 @@ class Trajectories:
             raise DataError(f"{source.path}: has no sample '{missing[0] if missing else ''}'; make the split again.")
         self.source, self.ids, self.reduction = source, tuple(ids), reduction
         self.rows = [place[name] for name in ids]
-        self.domain = source.domain_of(self.rows[0])
-        grids = {(d.shape, d.bounds, d.periodic) for d in {id(d): d for d in map(source.domain_of, self.rows)}.values()}
+        stored = source.grid_of(self.rows[0])
+        grids = {(d.shape, d.bounds, d.periodic) for d in {id(d): d for d in map(source.grid_of, self.rows)}.values()}
         if len(grids) > 1:
             raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
-        self.shape = reduction.cells(self.domain, str(source.path))
-        corner = reduction.corner(self.domain, source.task.bounds)
-        self.grid = Grid(self.shape, self.domain.periodic, self.domain.bounds, corner)
+        self.shape = reduction.cells(stored, str(source.path))
+        corner = reduction.corner(stored, source.task.bounds)
+        self.grid = Grid(self.shape, stored.periodic, stored.bounds, corner)
         times = _reduced([source.times_of(row) for row in self.rows], reduction)
         if not all(map(len, times)):
             raise DataError(f"{source.path}: a sample has no frame {reduction.start} to begin at; lower reduce.start.")
@@ -90,7 +99,7 @@ class Trajectories:
         self.size = 4 * len(ids) * len(self.times) * int(np.prod(self.shape)) * len(self.task.channels)  # in bytes
         self._fits = self.size <= (RESIDENT if resident is None else resident)
         self._frames: Tensor | None = None
-        self._statistics: tuple[Tensor, Tensor] | None = None
+        self._statistics: ChannelMoments | None = None
         self._reading = threading.Lock()
         self.params = torch.from_numpy(numbers_in(source, self.rows).astype(np.float32, order="C"))
         self.inputs = self._read_inputs()
@@ -162,7 +171,8 @@ class Trajectories:
 
     def _blocks(self, samples: range) -> list[range]:
         """Some samples in pieces that are read at once, where the source has them one after the other."""
-        frame = int(np.prod(self.domain.shape)) * max(len(self.task.channels), len(self.task.given))
+        cells = int(np.prod(self.source.grid_of(self.rows[0]).shape))
+        frame = cells * max(len(self.task.channels), len(self.task.given))
         size = 8 * len(self.source.times_of(self.rows[0])) * frame
         if self.lengths.min() < self.lengths.max():
             return [range(i, i + 1) for i in samples]
@@ -260,12 +270,12 @@ class Trajectories:
                 "(`ups data validate` says where)."
             )
 
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation `(C,)` over everything: those of each trajectory, added in their order."""
+    def statistics(self) -> ChannelMoments:
+        """Mean, standard deviation and range `(C,)` over everything: those of each trajectory, added in their order."""
         self._statistics = self._statistics or self._measured()
         return self._statistics
 
-    def _measured(self) -> tuple[Tensor, Tensor]:
+    def _measured(self) -> ChannelMoments:
         channels, blocks = len(self.task.channels), self._blocks(range(len(self)))
 
         def moments(i: int) -> Array:
@@ -278,10 +288,11 @@ class Trajectories:
 
         # torch adds up a channel on one core, and a lone channel on all it has: its last bits depend on their number.
         cores = torch.get_num_threads() if channels == 1 else min(channels, torch.get_num_threads())
-        means, squares = np.concatenate(in_threads(moments, len(blocks), cores), axis=1)
+        means, squares, least, most = np.concatenate(in_threads(moments, len(blocks), cores), axis=1)
         self._check_finite(np.isfinite(means).all(axis=1).tolist())
         mean, square = (torch.from_numpy(column.mean(axis=0)) for column in (means, squares))
-        return mean.float(), (square - mean**2).clamp_min(0).sqrt().float()
+        ends = (torch.from_numpy(column).float() for column in (least.min(axis=0), most.max(axis=0)))
+        return ChannelMoments(mean.float(), (square - mean**2).clamp_min(0).sqrt().float(), *ends)
 
 
 def _reduced(times: Sequence[Array], reduction: Reduction) -> list[Array]:
@@ -296,11 +307,11 @@ def alike(source: Source, ids: Sequence[str], reduction: Reduction) -> list[Traj
     groups: dict[tuple[Any, ...], list[str]] = {}
     members: dict[int, tuple[Grid, list[str]]] = {}  # by id of a grid, which is kept so that no other takes its id
     for name in ids:
-        domain = source.domain_of(place[name])
-        if id(domain) not in members:
-            group = groups.setdefault((domain.shape, domain.bounds, domain.periodic), [])
-            members[id(domain)] = (domain, group)
-        members[id(domain)][1].append(name)
+        grid = source.grid_of(place[name])
+        if id(grid) not in members:
+            group = groups.setdefault((grid.shape, grid.bounds, grid.periodic), [])
+            members[id(grid)] = (grid, group)
+        members[id(grid)][1].append(name)
     parts = [Trajectories(source, names, reduction) for names in groups.values()]
     return sorted(parts, key=lambda part: -int(np.prod(part.shape)))
 

@@ -13,8 +13,55 @@ from ups.data.source import Source, View
 from ups.data.splits import PARTS
 from ups.types import Array, Grid, Params, TaskSpec
 
+FEW_FRAMES = 8  # of a trajectory that is looked at, where there are more trajectories than can be
 
-class CutInTime(View):
+
+class _Spans(View):
+    """Some frames, evenly apart, of each of some trajectories: a row of the source and a range of its frames."""
+
+    def __init__(self, source: Source, spans: Sequence[tuple[int, range]], ids: Sequence[str]) -> None:
+        self._spans = spans
+        row, span = spans[0]
+        times = source.times_of(row)[span.start : span.stop : span.step]
+        super().__init__(source, ids=tuple(ids), times=times, grid=source.grid_of(row))
+
+    def _span(self, index: int) -> tuple[int, range]:
+        return self._spans[self._position(index)]
+
+    def times_of(self, index: int) -> Array:
+        row, span = self._span(index)
+        return self.source.times_of(row)[span.start : span.stop : span.step]
+
+    def params_of(self, index: int) -> Params:
+        return self.source.params_of(self._span(index)[0])
+
+    def grid_of(self, index: int) -> Grid:
+        return self.source.grid_of(self._span(index)[0])
+
+    def _values(self, index: int, frames: slice) -> Array:
+        row, span = self._span(index)
+        wanted = span[frames]
+        return self.source.read(row, slice(wanted.start, wanted.stop, wanted.step))
+
+    def _inputs(self, index: int) -> Array:
+        return self.source.inputs(self._span(index)[0])
+
+
+class Spread(_Spans):
+    """Some of the trajectories, from the first to the last, and of each some frames up to its last: about `size` bytes
+    in float32, three frames at least. All of a source that has no more."""
+
+    def __init__(self, source: Source, size: int) -> None:
+        frames = max(3, size // (4 * len(source.task.channels) * math.prod(source.grid.shape)))
+        count = min(len(source), max(1, frames // FEW_FRAMES))
+        rows = [len(source) * k // count for k in range(count)]
+        lengths = [len(source.times_of(row)) for row in rows]
+        steps = [-(-length * count // frames) for length in lengths]
+        spans = [range((n - 1) % step, n, step) for n, step in zip(lengths, steps, strict=True)]
+        super().__init__(source, list(zip(rows, spans, strict=True)), [source.ids[row] for row in rows])
+
+
+class CutInTime(_Spans):
     """Every trajectory as three, one after the other in time: `<id>@train`, `<id>@valid`, `<id>@test`.
 
     No frame is in two of them. valid and test get `floor(frames · fraction)` frames, train the rest. `parts` says which
@@ -23,7 +70,7 @@ class CutInTime(View):
     """
 
     def __init__(self, source: Source, fractions: tuple[float, float, float], pieces: int = 1) -> None:
-        self._spans: list[tuple[int, range]] = []
+        spans: list[tuple[int, range]] = []
         self.parts: dict[str, str] = {}
         for row, name in enumerate(source.ids):
             frames = len(source.times_of(row))
@@ -33,33 +80,9 @@ class CutInTime(View):
                 count = 1 if part == "train" else pieces
                 length = (last - first) // count
                 for at in range(count if length else 0):
-                    self._spans.append((row, range(first + at * length, first + (at + 1) * length)))
+                    spans.append((row, range(first + at * length, first + (at + 1) * length)))
                     self.parts[f"{name}@{part}" + (f"-{at + 1}" if count > 1 else "")] = part
-        row, span = self._spans[0]
-        times = source.times_of(row)[span.start : span.stop]
-        super().__init__(source, ids=tuple(self.parts), times=times, domain=source.domain_of(row))
-
-    def _span(self, index: int) -> tuple[int, range]:
-        """The row of a piece, and its frames."""
-        return self._spans[self._position(index)]
-
-    def times_of(self, index: int) -> Array:
-        row, span = self._span(index)
-        return self.source.times_of(row)[span.start : span.stop]
-
-    def params_of(self, index: int) -> Params:
-        return self.source.params_of(self._span(index)[0])
-
-    def domain_of(self, index: int) -> Grid:
-        return self.source.domain_of(self._span(index)[0])
-
-    def _values(self, index: int, frames: slice) -> Array:
-        row, span = self._span(index)
-        wanted = span[frames]
-        return self.source.read(row, slice(wanted.start, wanted.stop, wanted.step))
-
-    def _inputs(self, index: int) -> Array:
-        return self.source.inputs(self._span(index)[0])
+        super().__init__(source, spans, tuple(self.parts))
 
 
 MIRRORED = "@mirrored-"  # in the id of an image, between that of its sample and the axes
@@ -105,8 +128,8 @@ class Mirrored(View):
     def params_of(self, index: int) -> Params:
         return self.source.params_of(self._place(index)[0])
 
-    def domain_of(self, index: int) -> Grid:
-        return self.source.domain_of(self._place(index)[0])
+    def grid_of(self, index: int) -> Grid:
+        return self.source.grid_of(self._place(index)[0])
 
     def beside(self, index: int) -> range:
         row, axes = self._place(index)
@@ -145,14 +168,14 @@ class Defined(View):
         self._bounded, self._walls = frozenset(bounded), walls
         self._assumed = dict(params)
         self._task = task
-        super().__init__(source, task=task, params={**source.params, **params}, domain=self.seen_as(source.domain))
+        super().__init__(source, task=task, params={**source.params, **params}, grid=self.seen_as(source.grid))
 
-    def seen_as(self, domain: Grid) -> Grid:
+    def seen_as(self, grid: Grid) -> Grid:
         if not self._bounded and not self._walls:
-            return domain
-        task, ends = self._task, zip(self._task.axes, self._task.bounds, domain.bounds, strict=False)
+            return grid
+        task, ends = self._task, zip(self._task.axes, self._task.bounds, grid.bounds, strict=False)
         bounds = tuple(stated if axis in self._bounded else stored for axis, stated, stored in ends)
-        return Grid.along(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
+        return Grid.along(grid.coordinates, task.periodic if self._walls else grid.periodic, bounds)
 
     def params_of(self, index: int) -> Params:
         return {**self.source.params_of(index), **self._assumed}

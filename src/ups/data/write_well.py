@@ -122,7 +122,7 @@ def check_room(folder: Path, need: int, largest: int) -> None:
 
 
 def _size(source: Source, row: int) -> int:
-    return bytes_of(source.task, source.domain_of(row).shape, len(source.times_of(row)))
+    return bytes_of(source.task, source.grid_of(row).shape, len(source.times_of(row)))
 
 
 def bytes_of(task: TaskSpec, shape: Sequence[int], frames: int) -> int:
@@ -135,9 +135,9 @@ def _files(source: Source, name: str, part: str, ids: Sequence[str]) -> Iterator
     place = {sample: i for i, sample in enumerate(source.ids)}
     groups: dict[Any, list[int]] = {}
     for row in (place[sample] for sample in ids):
-        domain, params = source.domain_of(row), source.params_of(row)
+        grid, params = source.grid_of(row), source.params_of(row)
         words = tuple((key, value) for key, value in sorted(params.items()) if isinstance(value, str))
-        key = (*(axis.tobytes() for axis in domain.coordinates), domain.bounds, domain.periodic)
+        key = (*(axis.tobytes() for axis in grid.coordinates), grid.bounds, grid.periodic)
         groups.setdefault((key, len(source.times_of(row)), words, frozenset(params)), []).append(row)
     number = 0
     for rows in groups.values():
@@ -150,18 +150,18 @@ def _files(source: Source, name: str, part: str, ids: Sequence[str]) -> Iterator
 def _write(source: Source, path: Path, name: str, file: WellFile, moments: dict[str, Moments] | None) -> Iterator[int]:
     """Write one file and yield each of its rows once it is in it."""
     first, rows = file.rows[0], file.rows
-    domain, spec = source.domain_of(first), source.task
-    frames, axes = len(source.times_of(first)), spec.axes[: domain.ndim]
+    grid, spec = source.grid_of(first), source.task
+    frames, axes = len(source.times_of(first)), spec.axes[: grid.ndim]
     with h5py.File(path, "w", libver=("earliest", "v110")) as out:
-        _head(out, name, spec, domain, [source.params_of(row) for row in rows])
-        _dimensions(out, axes, domain, [source.times_of(row) for row in rows])
-        values = _data_sets(out, spec.fields, (len(rows), frames, *domain.shape), domain.ndim, moving=True)
-        inputs = _data_sets(out, spec.inputs, (len(rows), *domain.shape), domain.ndim, moving=False)
+        _head(out, name, spec, grid, [source.params_of(row) for row in rows])
+        _dimensions(out, axes, grid, [source.times_of(row) for row in rows])
+        values = _data_sets(out, spec.fields, (len(rows), frames, *grid.shape), grid.ndim, moving=True)
+        inputs = _data_sets(out, spec.inputs, (len(rows), *grid.shape), grid.ndim, moving=False)
         for rank in range(3):
             group = out.require_group(f"t{rank}_fields")
             group.attrs["field_names"] = _words([*group])
         for i, row in enumerate(rows):
-            for start, piece in _pieces(source, row, domain):
+            for start, piece in _pieces(source, row, grid):
                 if not spec.mask and not np.isfinite(piece).all():
                     raise DataError(
                         f"{source.path}: sample {source.ids[row]} has values that are not finite, and no mask that "
@@ -177,9 +177,9 @@ def _write(source: Source, path: Path, name: str, file: WellFile, moments: dict[
             yield row
 
 
-def _pieces(source: Source, row: int, domain: Grid) -> Iterator[tuple[int, Array]]:
+def _pieces(source: Source, row: int, grid: Grid) -> Iterator[tuple[int, Array]]:
     """The frames of a sample in pieces of at most 64 MiB, with the number of the first."""
-    frame = 8 * int(np.prod(domain.shape)) * len(source.task.channels)
+    frame = 8 * int(np.prod(grid.shape)) * len(source.task.channels)
     step = max(1, BLOCK_BYTES // frame)
     for start in range(0, len(source.times_of(row)), step):
         yield start, source.read(row, slice(start, start + step)).astype(np.float32)
@@ -210,13 +210,13 @@ def _data_sets(
     return result
 
 
-def _head(out: Any, name: str, spec: TaskSpec, domain: Grid, params: Sequence[Params]) -> None:
+def _head(out: Any, name: str, spec: TaskSpec, grid: Grid, params: Sequence[Params]) -> None:
     """Root attributes, parameters and boundaries."""
-    axes = spec.axes[: domain.ndim]
-    definition = definition_of(dataclasses.replace(spec, name=name, bounds=domain.bounds, periodic=domain.periodic))
+    axes = spec.axes[: grid.ndim]
+    definition = definition_of(dataclasses.replace(spec, name=name, bounds=grid.bounds, periodic=grid.periodic))
     columns = {key: [sample[key] for sample in params] for key in params[0]}
     constant = {key: values[0] for key, values in columns.items() if len(set(values)) == 1}
-    out.attrs.update({"dataset_name": name, "grid_type": "cartesian", "n_spatial_dims": domain.ndim})
+    out.attrs.update({"dataset_name": name, "grid_type": "cartesian", "n_spatial_dims": grid.ndim})
     out.attrs.update({"n_trajectories": len(params), "simulation_parameters": _words(list(constant)), **constant})
     out.attrs.update({"ups_definition": json.dumps(definition.plain()), "ups_version": __version__})
     scalars = out.create_group("scalars")
@@ -226,7 +226,7 @@ def _head(out: Any, name: str, spec: TaskSpec, domain: Grid, params: Sequence[Pa
         scalars[key] = np.float64(values[0]) if key in constant else np.asarray(values, np.float64)
         scalars[key].attrs.update({"sample_varying": key not in constant, "time_varying": False})
     boundaries = out.create_group("boundary_conditions")
-    for axis, n, wraps in zip(axes, domain.shape, domain.periodic, strict=True):
+    for axis, n, wraps in zip(axes, grid.shape, grid.periodic, strict=True):
         if wraps:
             group = boundaries.create_group(f"{axis}_periodic")
             group["mask"] = np.isin(np.arange(n), (0, n - 1))
@@ -234,13 +234,13 @@ def _head(out: Any, name: str, spec: TaskSpec, domain: Grid, params: Sequence[Pa
             group.attrs.update({"bc_type": "PERIODIC", "sample_varying": False, "time_varying": False})
 
 
-def _dimensions(out: Any, axes: Sequence[str], domain: Grid, times: Sequence[Array]) -> None:
+def _dimensions(out: Any, axes: Sequence[str], grid: Grid, times: Sequence[Array]) -> None:
     group = out.create_group("dimensions")
     group.attrs["spatial_dims"] = _words(axes)
     same = all(np.array_equal(t, times[0]) for t in times)
     group["time"] = np.asarray(times[0] if same else np.stack(times), np.float64)
     group["time"].attrs.update({"sample_varying": not same})
-    for axis, coordinates in zip(axes, domain.coordinates, strict=True):
+    for axis, coordinates in zip(axes, grid.coordinates, strict=True):
         group[axis] = np.asarray(coordinates, np.float64)
         group[axis].attrs.update({"sample_varying": False, "time_varying": False})
 

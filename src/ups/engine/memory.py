@@ -70,6 +70,11 @@ class MemoryCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing here is ever compiled, and to keep the compiler away torch imports it first, for seconds."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:  # a fake tensor's device is asked for in every line of a model
             return getattr(args[0], "fake_device", None) or func(*args)
@@ -156,6 +161,17 @@ def forward_work(run: Callable[[], object], device: str) -> CodeCost:
         result = run()
         del result
     return CodeCost(memory.peak, 0, memory.flops, memory.moved, memory.operations)
+
+
+def grown(one: CodeCost, two: CodeCost, samples: int) -> CodeCost:
+    """What `samples` cost by what `one` sample does and `two`: each further one as much as the second."""
+
+    def line(name: str) -> int:
+        first, second = getattr(one, name), getattr(two, name)
+        return int(first + (samples - 1) * (second - first))
+
+    saved = line("saved")
+    return CodeCost(max(line("peak"), saved), saved, line("flops"), line("moved"), two.operations)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Optimizer:
         decay = decays(module)
         self.base = lr
         self.lr = torch.tensor(lr, dtype=torch.float32, device=device)
-        hidden = [name for name in self.named if kind == "muon" and turned(self.named[name], decay[name])]
+        hidden = [name for name in self.named if kind == "muon" and takes_muon(self.named[name], decay[name])]
         wave = {name for name, p in self.named.items() if p.is_complex()}
         large = {name: p for name, p in self.named.items() if name not in hidden and OnePass.takes(p)}
 
@@ -178,7 +178,7 @@ class Optimizer:
         return state if twin is None else {k: v[: p.numel()].view_as(p) if v.ndim else v for k, v in state.items()}
 
 
-def turned(p: Tensor, decayed: bool) -> bool:
+def takes_muon(p: Tensor, decayed: bool) -> bool:
     """Whether Muon moves a parameter: a matrix between hidden layers. Those of waves are better left to AdamW."""
     return p.ndim == 2 and decayed and min(p.shape) >= HIDDEN and not p.is_complex()
 
@@ -186,7 +186,7 @@ def turned(p: Tensor, decayed: bool) -> bool:
 def matrices(module: nn.Module) -> list[Tensor]:
     """The weights of a module that Muon moves where it is asked for."""
     decay = decays(module)
-    return [p for name, p in trained(module).items() if turned(p, decay[name])]
+    return [p for name, p in trained(module).items() if takes_muon(p, decay[name])]
 
 
 def _muon(pulls: Mapping[Tensor, float]) -> Muon:

@@ -100,5 +100,5 @@ def adamw(
             ms, vs, counts = (tuple(moments[i][k] for i in mine) for k in ("exp_avg", "exp_avg_sq", "step"))
             ss = ps if averages is None else tuple(averages[i] for i in mine)
             sizes = tuple(p.numel() for p in ps)
-            grid = (triton.cdiv(max(sizes), BLOCK), len(mine))
-            _adamw[grid](ps, gs, ms, vs, ss, counts, sizes, *numbers, *words, *flags)
+            programs = (triton.cdiv(max(sizes), BLOCK), len(mine))
+            _adamw[programs](ps, gs, ms, vs, ss, counts, sizes, *numbers, *words, *flags)

@@ -66,8 +66,8 @@ def _linear() -> Baseline:
     return Baseline(make, lambda: None, lambda task: not task.steady, f"{about}, for tasks that change in time.")
 
 
-OURS: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno"), "linear": _linear()}
-BASELINES: Table[Baseline] = Table("baselines", OURS)
+BUILT_IN: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno"), "linear": _linear()}
+BASELINES: Table[Baseline] = Table("baselines", BUILT_IN)
 
 
 def require(names: Iterable[str]) -> None:

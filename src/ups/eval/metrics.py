@@ -116,7 +116,7 @@ def correlation_time(c: Comparison, threshold: float = 0.8) -> Array:
     return np.asarray(np.take_along_axis(c.dt.cumsum(1), frame[:, None] - 1, 1)[:, 0])
 
 
-OURS: dict[str, Metric] = {
+BUILT_IN: dict[str, Metric] = {
     "rmse": Metric("root mean square error over space, in each channel's unit", lambda c: c.rmse, mean),
     "nrmse": Metric(
         "root mean square error over the truth's root mean square",
@@ -144,7 +144,7 @@ OURS: dict[str, Metric] = {
         "time until prediction and truth correlate less than 0.8 over space", correlation_time, larger_is_better=True
     ),
 }
-METRICS: Table[Metric] = Table("metrics", OURS)
+METRICS: Table[Metric] = Table("metrics", BUILT_IN)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,20 @@ def rollouts_lost(task: TaskResult) -> list[str]:
     ]
 
 
+def rollouts_outside(task: TaskResult) -> list[str]:
+    """A sentence where rollouts leave what training saw: how many, and which is the first."""
+    e = task.ours.evaluation
+    left = [(step, i) for i, step in enumerate(task.left_range_at) if step is not None]
+    if not left or task.ours.cost.steps == 0:
+        return []
+    step, sample = min(left)
+    name = e.ids[sample] if len(e.ids) == len(e) else str(sample)
+    return [
+        f"{e.task.name}: {counted(len(left), 'rollout')} of {len(e)} left the range of values that training saw, first "
+        f"{name} at predicted frame {step}; from there on it is kept in bounds, and a guess."
+    ]
+
+
 def _lost_words(e: Evaluation, sample: int) -> str:
     """In words: a rollout's first frame that is further from the truth than `DIVERGED` allows, and how far it gets."""
     rmse, relative = (e.errors.frames(name)[sample] for name in ("rmse", "nrmse"))  # (T, C)

@@ -15,7 +15,14 @@ from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import number, strict
 from ups.eval.learning import LearningCurve
-from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, rollouts_lost
+from ups.eval.remarks import (
+    codec_complaints,
+    empty_fields,
+    losses_of_old,
+    means_of_few,
+    rollouts_lost,
+    rollouts_outside,
+)
 from ups.eval.results import Cost, CurvePoint, DataFact, ResultRecord, Scored, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.training_facts import DrawCount, StageFact
@@ -125,7 +132,11 @@ class Report:
 
     def _complaints(self) -> list[str]:
         """What speaks against a simulator, though it may have learnt its tasks."""
-        return [s for task in self.tasks for s in (*losses_of_old(task), *rollouts_lost(task), *codec_complaints(task))]
+        return [
+            s
+            for task in self.tasks
+            for s in (*losses_of_old(task), *rollouts_lost(task), *rollouts_outside(task), *codec_complaints(task))
+        ]
 
     def _of_few(self) -> list[str]:
         """Where a mean says little: of fields of zeros, and of errors that a few trajectories make."""

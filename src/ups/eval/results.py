@@ -80,7 +80,8 @@ class TaskResult:
     that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any;
     `refinement` what iterations make of predicted steady states, where their equations are known; `errors` how well
     the simulator estimates its own, where it can; `search` what compute buys, where there is a critic. `laws` is how
-    much each rollout breaks the laws of the task, by name; `champion` is another run's simulator, where it was judged;
+    much each rollout breaks the laws of the task, by name; `left_range_at` the step after which each rollout left what
+    training saw; `champion` is another run's simulator, where it was judged;
     `long` is what becomes of rollouts far beyond the truth, by predictor and name.
     """
 
@@ -97,6 +98,7 @@ class TaskResult:
     errors: ErrorScores | None = None
     search: SearchScores | None = None
     laws: Mapping[str, Array] = field(default_factory=dict)
+    left_range_at: tuple[int | None, ...] = ()
     champion: Scored | None = None
     long: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
 
@@ -248,6 +250,9 @@ def points_of(task: TaskResult, entry: Scored) -> list[CurvePoint]:
     if task.laws and entry is task.ours:
         # One by one: a law may hold under the boundary of some of the trajectories only.
         points += [CurvePoint(strict(f"law {name}", values, label), e.predictor) for name, values in task.laws.items()]
+    if task.left_range_at and entry is task.ours:
+        share = np.array([step is not None for step in task.left_range_at], float)
+        points.append(CurvePoint(strict("left-range", share, label), e.predictor))
     if task.refinement is not None and entry is task.ours:
         points += [CurvePoint(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
     if e.predictor in task.long and any(entry is main for main in (task.ours, *task.baselines)):

@@ -97,7 +97,7 @@ def _section(config: DataConfig, path: Path) -> Section:
     kind = type(equation_of(config))
     with open_source(path, TASKS) as source:
         shown = [source[i] for i in range(min(3, len(source)))]
-        cells = " × ".join(map(str, source.domain.shape))
+        cells = " × ".join(map(str, source.grid.shape))
         facts = (
             ("file", "trajectories", "frames", "cells", "channels", "parameters", "scheme"),
             (

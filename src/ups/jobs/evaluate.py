@@ -128,7 +128,7 @@ class Session:
         data = chosen[0]
         place = self.folder.cache("beyond")
         maker = Maker(self.config, data, self.judge.simulator, place, self.judge.screen, self.stack)
-        cells = grid_of(question.resolution, data.grid, data.task.name)
+        cells = shape_of(question.resolution, data.shape, data.task.name)
         if question.params:
             exam, *beyond = [maker.at_parameters(question.params, cells, question.samples)]
         else:
@@ -152,8 +152,8 @@ class Session:
         data = self._known(spec.name)
         step = simulator.ranges()[spec.name]["dt"][0]
         ids = source.ids[: question.samples]
-        main = alike(source, ids, Reduction())[0].domain.shape
-        cells = grid_of(question.resolution, main, spec.name)
+        main = alike(source, ids, Reduction())[0].grid.shape
+        cells = shape_of(question.resolution, main, spec.name)
         thin = thinning(main, cells)
         if thin is None:
             stored_cells, wanted = cells_of(main), cells_of(cells)
@@ -238,10 +238,10 @@ class Session:
     def _box(source: Source, data: DataSet | None) -> tuple[str, ...]:
         if data is None:
             return ()
-        own = data.first.source.domain
-        if all(abs(a - b) <= 1e-3 * abs(b) for a, b in zip(source.domain.lengths, own.lengths, strict=True)):
+        own = data.first.source.grid
+        if all(abs(a - b) <= 1e-3 * abs(b) for a, b in zip(source.grid.lengths, own.lengths, strict=True)):
             return ()
-        here, there = (_ends(source.task.axes, domain.bounds) for domain in (source.domain, own))
+        here, there = (_ends(source.task.axes, grid.bounds) for grid in (source.grid, own))
         return (f"The box of this file is {here}; training knew {there}.",)
 
     def _report(
@@ -256,7 +256,7 @@ def _ends(axes: Sequence[str], bounds: Sequence[tuple[float, float]]) -> str:
     return ", ".join(f"{axis} from {low:g} to {high:g}" for axis, (low, high) in zip(axes, bounds, strict=False))
 
 
-def grid_of(resolution: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int, ...]:
+def shape_of(resolution: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int, ...]:
     """The grid asked for: `like` by default; one number is for the first axis, and the others follow in proportion."""
     if not resolution:
         return like

@@ -98,7 +98,7 @@ class Data:
         """What the user gives by name is used, or said not to fit: a file may hold more than is needed, a call not."""
         for name in names:
             if any(note.startswith(f"array {name} (") for note in source.notes):
-                shape = " × ".join(map(str, source.domain.shape))
+                shape = " × ".join(map(str, source.grid.shape))
                 raise ConfigError(
                     f"{name} does not fit {counted(len(source), 'sample')} of {counted(len(source.times), 'frame')} on "
                     f"{shape} cells."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 
 from ups.data import Source, blocks, open_source
 from ups.data.axes import CONTRADICTED, FALLS, NO_TIMES, UNEVEN_TIMES
+from ups.data.clock import is_even
 from ups.data.digits import Digits
 from ups.data.duplicates import copies, ends_of, scattered
 from ups.data.neighbours import check_neighbours
@@ -20,17 +22,10 @@ from ups.data.readers.array_dims import AS_MANY
 from ups.data.readers.zarr_chunks import ABSENT
 from ups.data.splits import make_split
 from ups.data.units import check_units
-from ups.definition import Definition
+from ups.data.views import Spread
+from ups.definition import Definition, definition_of
 from ups.jobs.equation_check import coefficients, contradictions, stated
-from ups.jobs.recipe.axis_ends import seams
-from ups.jobs.recipe.variety import (
-    described_task,
-    differences,
-    single_cells,
-    times_in_words,
-    uneven_times,
-    varying_parameters,
-)
+from ups.jobs.recipe.signs import seams
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
 from ups.run.data.doubts import close_ups, fill_values, laws_in_words, lost_digits, question
@@ -52,6 +47,10 @@ UNMEASURABLE = (WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL)
 
 # Notes of a reader that `ups data validate` repeats: what it took for granted, and may be otherwise.
 UNSURE = (ABSENT, AS_MANY, CONTRADICTED, FALLS, NO_TIMES, UNEVEN_TIMES, "is not used")
+# Encoders halve a grid this often and more; an axis that does not allow it is padded.
+HALVED = 8
+# Values of a parameter up to which each is named.
+LISTED = 12
 
 Task = str | Definition | None
 
@@ -100,13 +99,14 @@ def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
     return remarks
 
 
-def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
-    """What is wrong with each file, a sentence each; nothing where nothing is."""
+def problems(paths: Sequence[Path], task: Task = None, size: int = 0) -> list[tuple[Path, str]]:
+    """What is wrong with each file, a sentence each; nothing where nothing is. With a `size`, only so many bytes of
+    each are looked at, about, spread over all of it."""
     with ExitStack() as opened:
-        return _problems(paths, task, opened)
+        return _problems(paths, task, size, opened)
 
 
-def _problems(paths: Sequence[Path], task: Task, opened: ExitStack) -> list[tuple[Path, str]]:
+def _problems(paths: Sequence[Path], task: Task, size: int, opened: ExitStack) -> list[tuple[Path, str]]:
     """What is wrong with each file; all sources are closed with `opened`."""
     faults: list[tuple[Path, str]] = []
     sound: list[Source] = []
@@ -114,8 +114,9 @@ def _problems(paths: Sequence[Path], task: Task, opened: ExitStack) -> list[tupl
         try:
             source = opened.enter_context(open_source(path, TASKS, task))
             check_neighbours(source)
-            faults += [(path, problem) for problem in _file_problems(source)]
-            sound.append(source)
+            part = Spread(source, size) if size else source
+            faults += [(path, problem) for problem in _file_problems(source, part)]
+            sound.append(part)
         except DataError as error:
             faults.append((path, str(error).removeprefix(f"{path}: ")))
     known = [each for source in sound if len(sound) > 1 or not source.task.steady for each in ends_of(source)]
@@ -130,13 +131,15 @@ def _problems(paths: Sequence[Path], task: Task, opened: ExitStack) -> list[tupl
     return faults
 
 
-def _file_problems(source: Source) -> list[str]:
+def _file_problems(source: Source, part: Source) -> list[str]:
+    """What is wrong with a source, and with the values of the part of it that is looked at."""
     scan, given, unknown = Scan(Digits(source.task.channels)), list[str](), dict[str, list[str]]()
-    for index, name in enumerate(source.ids):
-        counts = _counting(source, index)
-        scan.sample(name, blocks(source, index), source.task.steady, counts)
-        if not np.isfinite(source.inputs(index)[slice(None) if counts is None else counts]).all():
+    for index, name in enumerate(part.ids):
+        counts = _counting(part, index)
+        scan.sample(name, blocks(part, index), source.task.steady, counts)
+        if not np.isfinite(part.inputs(index)[slice(None) if counts is None else counts]).all():
             given.append(name)
+    for index, name in enumerate(source.ids):
         scan.digits.sample(source.params_of(index))
         for key, value in source.params_of(index).items():
             if isinstance(value, float) and not math.isfinite(value):
@@ -207,7 +210,7 @@ def _counting(source: Source, index: int) -> Array | None:
 
 def _headline(source: Source) -> list[str]:
     task = source.task
-    cells = " × ".join(map(str, source.domain.shape))
+    cells = " × ".join(map(str, source.grid.shape))
     size = data_size(sum(p.stat().st_size for p in source.files()))
     kind = "steady" if task.steady else "transient"
     lines = [
@@ -219,7 +222,7 @@ def _headline(source: Source) -> list[str]:
     if task.inputs:
         lines.append(f"  given: {', '.join(c for f in task.inputs for c in f.channels)}")
     for letter, (lo, hi), n, wraps in zip(
-        task.axes, source.domain.bounds, source.domain.shape, source.domain.periodic, strict=False
+        task.axes, source.grid.bounds, source.grid.shape, source.grid.periodic, strict=False
     ):
         ends = "periodic" if wraps else "bounded"
         lines.append(f"  {letter} from {lo:.6g} to {hi:.6g}, d{letter} = {(hi - lo) / n:.6g}, {ends}")
@@ -265,6 +268,124 @@ def _values(source: Source) -> list[str]:
         f"    {name:<12} min {low[c]:.4g}  max {high[c]:.4g}  mean {mean[c]:.4g}  std {std[c]:.4g}"
         for c, name in enumerate(source.task.channels)
     ]
+
+
+def differences(source: Source) -> list[str]:
+    """What differs from sample to sample, and grids that cannot be halved three times; none of it is a fault."""
+    rows = range(len(source))
+    grids = {id(grid): grid for grid in map(source.grid_of, rows)}.values()
+    lengths = [len(source.times_of(i)) for i in rows]
+    clocks = {id(t): np.asarray(t, np.float64) for t in map(source.times_of, rows)}.values()
+    steps = sorted({step for t in clocks if len(t) > 1 and is_even(t) for step in _apart(t)})  # others: a problem
+    shapes = sorted({grid.shape for grid in grids})
+    notes = []
+    if len(shapes) > 1:
+        cells = few((" × ".join(map(str, shape)) for shape in shapes), 6)
+        notes.append(f"the samples have {len(shapes)} grids: {cells}")
+    if len({grid.bounds for grid in grids}) > 1:
+        notes.append("the samples lie in boxes of different sizes or places")
+    if len(set(lengths)) > 1:
+        notes.append(f"the samples have from {min(lengths)} to {max(lengths)} frames")
+    if len(steps) > 1:
+        notes.append(f"the time between frames differs from sample to sample, from {steps[0]:g} to {steps[-1]:g}")
+    odd = sorted({n for shape in shapes for n in shape if n % HALVED and n > 1})
+    if odd:
+        notes.append(
+            f"axes of {few(map(str, odd), 6)} cells are no multiple of {HALVED}; larger patches than fit will pad them"
+        )
+    return notes
+
+
+def times_in_words(source: Source) -> list[str]:
+    """A line of `data info`: from when to when frames of all samples were taken, and how far apart."""
+    rows = {id(t): np.asarray(t, np.float64) for t in map(source.times_of, range(len(source)))}.values()
+    long = [t for t in rows if len(t) > 1]
+    if not long:
+        return []
+    ends, steps = [float(t[-1]) for t in long], [step for t in long for step in _apart(t)]
+    low, high = min(steps), max(steps)
+    apart = f"dt = {low:g}" if low == high else f"dt from {low:g} to {high:g}"
+    shortest = "" if _digits(min(ends)) == _digits(max(ends)) else f" (in the shortest to {min(ends):g})"
+    return [f"  t from {min(float(t[0]) for t in long):g} to {max(ends):g}{shortest}, {apart}"]
+
+
+def varying_parameters(source: Source) -> dict[str, str]:
+    """The range of each parameter that differs from sample to sample, in words."""
+    values: dict[str, dict[float | str, None]] = {}
+    for i in range(len(source)) if len(source.params) < len(source.task.parameters) else ():
+        for name, value in source.params_of(i).items():
+            if name not in source.params:
+                values.setdefault(name, {})[value] = None
+    return {name: _range(list(distinct)) for name, distinct in values.items()}
+
+
+def _range(values: list[float | str]) -> str:
+    numbers = [value for value in values if not isinstance(value, str)]
+    if len(numbers) < len(values):
+        return f"among {few(map(str, values), 6)}"
+    if len(numbers) <= LISTED:
+        return f"among {', '.join(f'{number:.6g}' for number in sorted(numbers))}"
+    return f"{len(numbers)} values from {min(numbers):.6g} to {max(numbers):.6g}"
+
+
+def uneven_times(source: Source) -> list[str]:
+    """A note where frames lie at uneven times within samples, unless the reader has said so."""
+    if any("t axis is not uniform" in text or UNEVEN_TIMES in text for text in (*source.problems, *source.notes)):
+        return []
+    uneven = [source.ids[i] for i in range(len(source)) if not is_even(np.asarray(source.times_of(i), np.float64))]
+    return [f"{UNEVEN_TIMES} in {len(uneven)} of {counted(len(source), 'sample')}"] if uneven else []
+
+
+def single_cells(source: Source) -> list[str]:
+    """A problem for each axis that has one cell in all samples: along it a network sees nothing."""
+    most = np.max([source.grid_of(i).shape for i in range(len(source))], axis=0)
+    flat = [name for name, cells in zip(source.task.axes, most, strict=False) if cells == 1]
+    if len(flat) == source.task.ndim:
+        what = (
+            "there is one cell alone, and data without an extent in space, as those of ordinary differential equations"
+        )
+        return [f"{what}, cannot be learnt by ups"]
+    wrong = "has one cell, and nothing can be learnt along it; write the data without it"
+    return [f"the axis {name} {wrong}" for name in flat]
+
+
+def described_task(source: Source, definition: Definition) -> Definition:
+    """The task of a source in the user's words. Where axes and arrays lie stays as the user said it, and a box or
+    boundary only stands there if all samples share it."""
+    whole = definition_of(source.task)
+    grids = [source.grid_of(i) for i in range(len(source))]
+    boxes, wraps = {grid.bounds for grid in grids}, {grid.periodic for grid in grids}
+    periodic = tuple(name for name, flag in zip(source.task.axes, grids[0].periodic, strict=False) if flag)
+    return dataclasses.replace(
+        whole,
+        dims=definition.dims or whole.dims,
+        datasets=definition.datasets,
+        ignore=definition.ignore,
+        bounds=dict(zip(source.task.axes, next(iter(boxes)), strict=False)) if len(boxes) == 1 else {},
+        periodic=periodic if periodic and len(wraps) == 1 else None,
+        steady=whole.steady or None,
+        parameters=definition.parameters,
+        dt=definition.dt if definition.dt is not None and _are_apart(source, definition.dt) else None,
+    )
+
+
+def _are_apart(source: Source, dt: float) -> bool:
+    """Whether the frames of all samples are `dt` apart, to a thousandth of it."""
+    each = {id(times): times for times in map(source.times_of, range(len(source)))}
+    return all(bool((np.abs(np.diff(times) - dt) <= 1e-3 * dt).all()) for times in each.values())
+
+
+def _apart(times: Array) -> tuple[float, ...]:
+    """The time between frames: one number where they are even, and else the least and the greatest."""
+    if is_even(times):
+        return (_digits((times[-1] - times[0]) / (len(times) - 1)),)
+    steps = np.diff(times)
+    return _digits(steps.min()), _digits(steps.max())
+
+
+def _digits(step: float) -> float:
+    """A step of time without the rounding of float32."""
+    return float(f"{step:.5g}")
 
 
 def _listed(names: Sequence[str], noun: str = "sample") -> str:

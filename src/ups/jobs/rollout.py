@@ -58,7 +58,7 @@ def rollout(
             say(f"the first {samples} of the {len(source)} trajectories of {source_path}; --samples asks for more.")
         spacing = simulator.ranges()[spec.name]["dt"][0]
         parts = each_spaced(source, source.ids[:samples], spacing, None)  # each thinned by the times of its own
-        if len({(part.domain.shape, part.domain.bounds, part.domain.periodic) for part in parts}) > 1:
+        if len({(part.grid.shape, part.grid.bounds, part.grid.periodic) for part in parts}) > 1:
             raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
         back, shortest = simulator.looks_back(spec.name), min(int(part.lengths.min()) for part in parts)
         context = max(back, min(simulator.context, shortest))
@@ -70,11 +70,14 @@ def rollout(
         size = bytes_of(spec, parts[0].shape, steps if spec.steady else context + steps)
         need = HEAD_BYTES + sum(map(len, parts)) * size
         check_room(Path(os.path.realpath(out)).parent, need, need)
-        pieces = list[Continued]()
+        pieces, left = list[Continued](), dict[str, int | None]()
         for i, (part, window) in enumerate(zip(parts, windows, strict=True)):
             with one_of(len(parts), i):
                 answer = simulator.answer(Request(window, steps))
             _check_sound(answer, source_path, part.ids)
+            left |= dict(zip(part.ids, answer.left_range_at, strict=True))
+            for sentence in answer.remarks:
+                say(sentence)
             pieces.append(_continued(source_path, part, window, answer.frames[0].cpu(), params or {}))
         continued = Continued.joined(pieces, source.ids)
     with writing(out, "choose another --out") as beside:
@@ -82,6 +85,7 @@ def rollout(
         with h5py.File(beside, "a") as file:
             file.attrs["ups_simulator"] = str(simulator.provenance.get("config", ""))
             file.attrs["ups_given_frames"] = 0 if spec.steady else context
+            file.attrs["ups_left_range_at"] = [left[name] or 0 for name in continued.ids]
     return out
 
 
@@ -160,7 +164,7 @@ def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Ten
         times = np.concatenate([np.stack([clock[:given] for clock in clocks]), times], 1)
         frames = torch.cat([context.to(frames), frames], 1)
     settings = [{**source.params_of(row), **params} for row in part.rows]
-    facts = SourceFacts(spec, settings[0], part.domain, times[0], tuple(part.ids))
+    facts = SourceFacts(spec, settings[0], part.grid, times[0], tuple(part.ids))
     return Continued(path, facts, frames.numpy(), times, settings, inputs.numpy())
 
 
@@ -185,7 +189,7 @@ class Continued(Source):
             np.stack([getattr(piece, name)[i] for piece, i in held]) for name in ("values", "clocks", "given")
         )
         settings, ids = [piece.settings[i] for piece, i in held], tuple(piece.ids[i] for piece, i in held)
-        facts = SourceFacts(pieces[0].task, settings[0], pieces[0].domain, clocks[0], ids)
+        facts = SourceFacts(pieces[0].task, settings[0], pieces[0].grid, clocks[0], ids)
         return cls(pieces[0].path, facts, values, clocks, settings, inputs)
 
     def _values(self, index: int, frames: slice) -> Array:
@@ -202,14 +206,7 @@ class Continued(Source):
 
 
 def _check_sound(answer: Answer, path: Path, ids: Sequence[str]) -> None:
-    """DataError for the first rollout that leaves what training has seen, or that is not finite."""
-    if answer.departed:
-        first, others = answer.departed[0], len(answer.departed) - 1
-        more = f" (as do {others} more)" if others else ""
-        raise DataError(
-            f"{path}: the prediction of sample {ids[first.sample]} leaves what training has seen at frame "
-            f"{first.step}{more}: {first.words}; ask for fewer --steps, leave it out, or train the simulator longer."
-        )
+    """DataError for the first rollout that is not finite."""
     if bool(answer.lost.any()):
         sample, frame = (int(i) for i in answer.lost.nonzero()[0])
         raise DataError(

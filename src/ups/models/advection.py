@@ -50,11 +50,11 @@ class Advection(nn.Module):
         drive = self._drive(params, dt)
         return (drive.unsqueeze(-1) * self.speeds).sum(1) * SHARE  # no product of matrices, which may round its factors
 
-    def condition(self, way: Tensor, space: Grid) -> Tensor:
-        """The embedding `(B, width)` of a shift `(B, 3)` in boxes: zero for one by whole cells of `space`."""
-        angle = way[:, : space.ndim].unsqueeze(2) * _parts(space.shape, space.periodic, way.device)
+    def condition(self, way: Tensor, grid: Grid) -> Tensor:
+        """The embedding `(B, width)` of a shift `(B, 3)` in boxes: zero for one by whole cells of `grid`."""
+        angle = way[:, : grid.ndim].unsqueeze(2) * _parts(grid.shape, grid.periodic, way.device)
         waves = torch.cat((angle.sin(), 1 - angle.cos()), 2)
-        return (waves.unsqueeze(-1) * self.embed[: space.ndim]).sum((1, 2))
+        return (waves.unsqueeze(-1) * self.embed[: grid.ndim]).sum((1, 2))
 
     def _drive(self, params: Tensor, dt: Tensor) -> Tensor:
         return params.float() / self.size * (dt.float() / self.span).unsqueeze(1)
@@ -90,16 +90,16 @@ class Advection(nn.Module):
 
 def _fit(drive: Tensor, before: Tensor, after: Tensor, periodic: tuple[bool, ...], axes: Sequence[int]) -> Tensor:
     """The speeds `(P, axes)`, in boxes, of states `before` and `after (B, *G, D)` that are driven so, `(B, P)`."""
-    space, peaks = Grid(tuple(before.shape[1:-1]), periodic), _peaks(before, after, axes)
+    grid, peaks = Grid(tuple(before.shape[1:-1]), periodic), _peaks(before, after, axes)
     near = _between(drive, peaks)
     if near.numel() == 1:
-        near = _scanned(_likeness(before, after, axes[0] + 1), drive[:, 0], space.shape[axes[0]]).reshape(1, 1)
-    near = _refined(near, drive, before, after, space, axes)
-    alike = _alike(near, drive, before, after, space, axes)
+        near = _scanned(_likeness(before, after, axes[0] + 1), drive[:, 0], grid.shape[axes[0]]).reshape(1, 1)
+    near = _refined(near, drive, before, after, grid, axes)
+    alike = _alike(near, drive, before, after, grid, axes)
     if alike > 1 - CLEARLY or drive.shape[1] > AXES:
         return near
-    far = _refined(_beyond(drive, peaks), drive, before, after, space, axes)
-    return far if _alike(far, drive, before, after, space, axes) > alike + CLEARLY else near
+    far = _refined(_beyond(drive, peaks), drive, before, after, grid, axes)
+    return far if _alike(far, drive, before, after, grid, axes) > alike + CLEARLY else near
 
 
 def _ways(speeds: Tensor, drive: Tensor, axes: Sequence[int]) -> Tensor:
@@ -109,15 +109,15 @@ def _ways(speeds: Tensor, drive: Tensor, axes: Sequence[int]) -> Tensor:
     return ways
 
 
-def _alike(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Grid, axes: Sequence[int]) -> float:
+def _alike(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, grid: Grid, axes: Sequence[int]) -> float:
     """How much states that are carried so are like those after them, their means aside, on average: at most 1."""
     mean = tuple(range(1, before.ndim - 1))
-    carried = moved(before, _ways(speeds, drive, axes), space)
+    carried = moved(before, _ways(speeds, drive, axes), grid)
     a, b = ((x - x.mean(mean, keepdim=True)).flatten(1).double() for x in (carried, after))
     return torch.cosine_similarity(a, b).mean().item()
 
 
-def _refined(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Grid, axes: Sequence[int]) -> Tensor:
+def _refined(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, grid: Grid, axes: Sequence[int]) -> Tensor:
     """Speeds `(P, axes)` near the best ones, improved by Newton's steps."""
     speeds = speeds.clone()
     for _ in range(ROUNDS):
@@ -125,8 +125,8 @@ def _refined(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space
             ways = _ways(speeds, drive, axes)
             own = ways[:, axis].clone()
             ways[:, axis] = 0.0
-            likeness = _likeness(moved(before, ways, space), after, axis + 1)
-            speeds[:, place] += _nearer(likeness, drive, own, space.shape[axis])
+            likeness = _likeness(moved(before, ways, grid), after, axis + 1)
+            speeds[:, place] += _nearer(likeness, drive, own, grid.shape[axis])
     return speeds
 
 
@@ -204,8 +204,8 @@ def _nearer(likeness: Tensor, drive: Tensor, ways: Tensor, tokens: int) -> Tenso
 @table
 def _parts(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
     """What the first waves of a place turn by on a way through the box, `(n, PARTS)`; nothing along walls."""
-    space = Grid(shape, periodic)
-    tokens = [n if wraps else 0 for n, wraps in zip(space.shape, space.periodic, strict=True)]
+    grid = Grid(shape, periodic)
+    tokens = [n if wraps else 0 for n, wraps in zip(grid.shape, grid.periodic, strict=True)]
     return 2 * torch.pi * torch.tensor([[n * (i + 1.0) for i in range(PARTS)] for n in tokens], device=device)
 
 
@@ -221,16 +221,16 @@ def _turns(way: Tensor, tokens: int) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle)
 
 
-def carry(z: Tensor, way: Tensor, space: Grid, patch: Patch | None) -> Tensor:
+def carry(z: Tensor, way: Tensor, grid: Grid, patch: Patch | None) -> Tensor:
     """Tokens `(B, *G, D)` moved by `way (B, 3)` boxes: by the waves that the cells of their patches hold, and what
     tokens say besides by their own."""
     if patch is None:
-        return moved(z, way, space)
+        return moved(z, way, grid)
     with torch.autocast(z.device.type, enabled=False):
         held = cells_of(z, patch)
-        there = patches(moved(held, way, patch.space(space)), patch.size, 0, space.periodic)
-        besides = z.float() - _product(patches(held, patch.size, 0, space.periodic), patch.write)
-        return (moved(besides, way, space) + _product(there, patch.write)).to(z.dtype)
+        there = patches(moved(held, way, patch.cells(grid)), patch.size, 0, grid.periodic)
+        besides = z.float() - _product(patches(held, patch.size, 0, grid.periodic), patch.write)
+        return (moved(besides, way, grid) + _product(there, patch.write)).to(z.dtype)
 
 
 def cells_of(z: Tensor, patch: Patch) -> Tensor:
@@ -246,11 +246,11 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
     return functional.linear(x.to(exact), weight.to(exact)).float()
 
 
-def moved(z: Tensor, way: Tensor, space: Grid) -> Tensor:
+def moved(z: Tensor, way: Tensor, grid: Grid) -> Tensor:
     """A state `(B, *G, D)` moved by `way (B, 3)` boxes along the axes that wrap, by the waves that it holds."""
     with torch.autocast(z.device.type, enabled=False):
         y = z.float()
-        for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True), start=1):
+        for axis, (n, wraps) in enumerate(zip(grid.shape, grid.periodic, strict=True), start=1):
             if wraps:
                 turns = _turns(way[:, axis - 1].float(), n)
                 turns = turns.reshape(len(z), *(turns.shape[1] if a == axis else 1 for a in range(1, z.ndim)))

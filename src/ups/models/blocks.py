@@ -53,15 +53,15 @@ def _rotations(
     shape: tuple[int, ...], periodic: tuple[bool, ...], pairs: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """cos and sin `(tokens, pairs)` by which queries and keys turn: whole turns per box on periodic axes."""
-    space = Grid(shape, periodic)
-    count = -(-pairs // space.ndim)
-    angles = np.zeros((*space.shape, pairs))
-    for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True)):
+    grid = Grid(shape, periodic)
+    count = -(-pairs // grid.ndim)
+    angles = np.zeros((*grid.shape, pairs))
+    for axis, (n, wraps) in enumerate(zip(grid.shape, grid.periodic, strict=True)):
         turns = np.geomspace(1, max(n / 2, 1), count)
         turns = np.round(turns) if wraps else turns / 2
         along = 2 * np.pi * (np.arange(n) / n)[:, None] * turns
-        mine = np.arange(axis, pairs, space.ndim)
-        place = [1] * space.ndim + [len(mine)]
+        mine = np.arange(axis, pairs, grid.ndim)
+        place = [1] * grid.ndim + [len(mine)]
         place[axis] = n
         angles[..., mine] += along[:, : len(mine)].reshape(place)
     flat = angles.reshape(-1, pairs)
@@ -86,9 +86,9 @@ class GlobalAttention(nn.Module):
         self.heads = shape.heads
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
 
-    def forward(self, x: Tensor, space: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
         qkv = self.qkv(x.flatten(1, -2))
-        turn = _rotations(space.shape, space.periodic, qkv.shape[-1] // (6 * self.heads), x.device)
+        turn = _rotations(grid.shape, grid.periodic, qkv.shape[-1] // (6 * self.heads), x.device)
         if usable(qkv):
             q, k, v = heads_of(qkv, self.heads, turn, EPS)
         else:
@@ -98,9 +98,9 @@ class GlobalAttention(nn.Module):
         return out.transpose(1, 2).flatten(2).reshape(x.shape)
 
 
-def window_of(space: Grid, limit: int) -> tuple[int, ...]:
+def window_of(grid: Grid, limit: int) -> tuple[int, ...]:
     """Per axis the largest divisor of the grid that is at most `limit`."""
-    return tuple(max(w for w in range(1, min(n, limit) + 1) if n % w == 0) for n in space.shape)
+    return tuple(max(w for w in range(1, min(n, limit) + 1) if n % w == 0) for n in grid.shape)
 
 
 @table
@@ -108,14 +108,14 @@ def _log_offsets(
     shape: tuple[int, ...], periodic: tuple[bool, ...], window: tuple[int, ...], device: torch.device
 ) -> Tensor:
     """sign(Δ) log2(1 + |Δ|) between the tokens of a window, `(W, W, 3)`; where it is a whole ring, Δ the short way."""
-    space = Grid(shape, periodic)
-    at = np.stack(np.meshgrid(*(np.arange(w) for w in window), indexing="ij"), -1).reshape(-1, space.ndim)
+    grid = Grid(shape, periodic)
+    at = np.stack(np.meshgrid(*(np.arange(w) for w in window), indexing="ij"), -1).reshape(-1, grid.ndim)
     gap = (at[:, None] - at[None]).astype(float)
-    for axis, (n, w, wraps) in enumerate(zip(space.shape, window, space.periodic, strict=True)):
+    for axis, (n, w, wraps) in enumerate(zip(grid.shape, window, grid.periodic, strict=True)):
         if wraps and w == n:
             gap[..., axis] = (gap[..., axis] + n // 2) % n - n // 2
     spaced = np.sign(gap) * np.log2(1 + np.abs(gap)) / 3
-    spaced = np.concatenate((spaced, np.zeros((*gap.shape[:2], AXES - space.ndim))), -1)
+    spaced = np.concatenate((spaced, np.zeros((*gap.shape[:2], AXES - grid.ndim))), -1)
     return torch.as_tensor(spaced, dtype=torch.float32, device=device)
 
 
@@ -128,14 +128,14 @@ def _apart(
     device: torch.device,
 ) -> Tensor:
     """`(windows, W, W)`: −inf between tokens that a shift brought together across a wall."""
-    space = Grid(shape, periodic)
-    side: Array = np.zeros((1, *space.shape, 1))
-    for axis, (n, s, wraps) in enumerate(zip(space.shape, shift, space.periodic, strict=True)):
-        place = [1] * (space.ndim + 2)
+    grid = Grid(shape, periodic)
+    side: Array = np.zeros((1, *grid.shape, 1))
+    for axis, (n, s, wraps) in enumerate(zip(grid.shape, shift, grid.periodic, strict=True)):
+        place = [1] * (grid.ndim + 2)
         place[axis + 1] = n
         if s and not wraps:
             side = side * 2 + (np.arange(n) >= n - s).reshape(place)
-    label = split(torch.as_tensor(np.broadcast_to(side, (1, *space.shape, 1)).copy()), window)[0, ..., 0]
+    label = split(torch.as_tensor(np.broadcast_to(side, (1, *grid.shape, 1)).copy()), window)[0, ..., 0]
     different = label[:, :, None] != label[:, None, :]
     return torch.zeros(different.shape, device=device).masked_fill_(different.to(device), float("-inf"))
 
@@ -156,13 +156,13 @@ def _order(shape: tuple[int, ...], window: tuple[int, ...], shift: tuple[int, ..
     return split(moved, window).flatten().to(device)
 
 
-def join(x: Tensor, window: tuple[int, ...], space: Grid) -> Tensor:
+def join(x: Tensor, window: tuple[int, ...], grid: Grid) -> Tensor:
     """The inverse of `split`."""
-    ndim = space.ndim
-    counts = tuple(n // w for n, w in zip(space.shape, window, strict=True))
+    ndim = grid.ndim
+    counts = tuple(n // w for n, w in zip(grid.shape, window, strict=True))
     x = x.reshape(len(x), *counts, *window, x.shape[-1])
     order = (0, *(part for a in range(ndim) for part in (1 + a, 1 + ndim + a)), 2 * ndim + 1)
-    return x.permute(order).reshape(len(x), *space.shape, x.shape[-1])
+    return x.permute(order).reshape(len(x), *grid.shape, x.shape[-1])
 
 
 class WindowAttention(nn.Module):
@@ -178,21 +178,21 @@ class WindowAttention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.bias = nn.Sequential(nn.Linear(AXES, 32), nn.GELU(), nn.Linear(32, shape.heads, bias=False))
 
-    def forward(self, x: Tensor, space: Grid) -> Tensor:
-        window = window_of(space, self.windows[space.ndim - 1])
-        shift = tuple(w // 2 if self.shifted and w < n else 0 for n, w in zip(space.shape, window, strict=True))
-        bias = self._nearness(_log_offsets(space.shape, space.periodic, window, x.device))
-        if any(s and not wraps for s, wraps in zip(shift, space.periodic, strict=True)):
-            bias = bias + _apart(space.shape, space.periodic, window, shift, x.device).unsqueeze(1)
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        window = window_of(grid, self.windows[grid.ndim - 1])
+        shift = tuple(w // 2 if self.shifted and w < n else 0 for n, w in zip(grid.shape, window, strict=True))
+        bias = self._nearness(_log_offsets(grid.shape, grid.periodic, window, x.device))
+        if any(s and not wraps for s, wraps in zip(shift, grid.periodic, strict=True)):
+            bias = bias + _apart(grid.shape, grid.periodic, window, shift, x.device).unsqueeze(1)
         if usable(x) and window_fits(math.prod(window), x.shape[-1] // self.heads, x):
-            order = _order(space.shape, window, shift, x.device)
+            order = _order(grid.shape, window, shift, x.device)
             return window_attention(self.qkv(x.flatten(1, -2)), order, bias, EPS).reshape(x.shape)
-        moved, axes = any(shift), tuple(range(1, space.ndim + 1))
+        moved, axes = any(shift), tuple(range(1, grid.ndim + 1))
         if moved:
             x = x.roll([-s for s in shift], axes)
         q, k, v = torch.unflatten(self.qkv(split(x, window)), -1, (3, self.heads, -1)).permute(3, 0, 1, 4, 2, 5)
         out = self._attend(rms_norm(q), rms_norm(k), v, bias.to(q.dtype).contiguous())
-        out = join(out.transpose(2, 3).flatten(3), window, space)
+        out = join(out.transpose(2, 3).flatten(3), window, grid)
         return out.roll(shift, axes) if moved else out
 
     def _nearness(self, offsets: Tensor) -> Tensor:
@@ -239,12 +239,12 @@ class Block(nn.Module):
             for name in ("open", "leave", "condition"):
                 setattr(self, name, TaskLinears(getattr(self, name), shape.tasks))
 
-    def forward(self, x: Tensor, c: Tensor, space: Grid, task: str) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor, grid: Grid, task: str) -> Tensor:
         modulation = functional.linear(c, *affine(self.condition, task))
-        parts = modulation.reshape(len(x), *(1,) * space.ndim, -1).chunk(6, -1)
+        parts = modulation.reshape(len(x), *(1,) * grid.ndim, -1).chunk(6, -1)
         h, x = modulated_beside(x, self.norm, parts[0], parts[1])
-        local, h, again = self.local.beside(h, space)
-        mixed = gated(self.mixer(h, space), local, affine(self.open, task), again)
+        local, h, again = self.local.beside(h, grid)
+        mixed = gated(self.mixer(h, grid), local, affine(self.open, task), again)
         h, x = residual_modulated(x, parts[2], affine(self.leave, task), mixed, self.norm, parts[3], parts[4])
         y: Tensor = self.mlp(h, x, parts[5])
         return y

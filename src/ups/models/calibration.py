@@ -90,6 +90,8 @@ def calibrated(simulator: SimulatorLike, window: Window, members: Tensor) -> Ten
         """`(B, …)` as `(M · T · B, …)`."""
         return values.expand(math.prod(copies), *values.shape).flatten(0, 1)
 
+    if stepping.values is not None:
+        members = torch.stack([stepping.values.keep(member) for member in members])
     rows = members.transpose(1, 2).flatten(0, 2)
     cells = None if mask is None else of_each_frame(mask)
     rows = repaired(rows, laws, of_each_frame(stepping.reference), stepping.grid, cells)

@@ -74,7 +74,7 @@ class Codec(Part):
         return cls(config, blueprint.tasks, blueprint.grids)
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
-        self.fit_statistics(task, statistics.mean, statistics.std)
+        self.fit_statistics(task, statistics.mean, statistics.std, statistics.least, statistics.most)
 
     def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
         """What makes a token starts silent, what reads it as it is built: one must be there to learn from."""
@@ -82,6 +82,8 @@ class Codec(Part):
         return {
             f"statistics.{name}.mean": read,
             f"statistics.{name}.std": read,
+            f"statistics.{name}.least": read,
+            f"statistics.{name}.most": read,
             f"encoder.enter.{name}.weight": NamedAxis(1, task.channels, silent=True),
             f"decoder.linear.{name}.weight": read,
             f"decoder.linear.{name}.bias": read,
@@ -103,9 +105,11 @@ class Codec(Part):
         assert isinstance(statistics, Statistics)
         return statistics
 
-    def fit_statistics(self, task: TaskSpec | str, mean: Tensor, std: Tensor) -> None:
-        """Record mean and standard deviation `(C,)` of the training frames; see `Statistics`."""
-        self.statistics_of(task).fit(mean, std)
+    def fit_statistics(
+        self, task: TaskSpec | str, mean: Tensor, std: Tensor, least: Tensor | None = None, most: Tensor | None = None
+    ) -> None:
+        """Record mean, standard deviation and range `(C,)` of the training frames; see `Statistics`."""
+        self.statistics_of(task).fit(mean, std, least, most)
 
     def patch_of(self, task: TaskSpec | str) -> Patch | None:
         """How tokens of a task hold the cells of their patches, blocks of mixing aside; None where they cannot."""
@@ -187,6 +191,6 @@ class Codec(Part):
 
     def _frames(self, state: LatentState, task: TaskSpec) -> Tensor:
         """The normalised frames that tokens stand for, on the task's grid."""
-        space = state.grid.cells(state.z.shape[1:-1])
-        x = self.decoder.grid(state.z, task, space, (self.config.patch[task.ndim - 1],) * task.ndim)
+        grid = state.grid.cells(state.z.shape[1:-1])
+        x = self.decoder.grid(state.z, task, grid, (self.config.patch[task.ndim - 1],) * task.ndim)
         return cropped(x.float(), self.grids[task.name], state.grid.periodic)

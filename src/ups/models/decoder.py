@@ -58,11 +58,11 @@ def _offsets(ndim: int, device: torch.device) -> Tensor:
 @table
 def _outside(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
     """Which neighbours of each token lie beyond a wall, `(tokens, 3^n)`."""
-    space = Grid(shape, periodic)
-    at = np.stack(np.meshgrid(*(np.arange(n) for n in space.shape), indexing="ij"), -1).reshape(-1, 1, space.ndim)
-    near = at + offsets(space.ndim)
-    beyond = (near < 0) | (near >= np.array(space.shape))
-    return torch.as_tensor((beyond & ~np.array(space.periodic)).any(-1), device=device)
+    grid = Grid(shape, periodic)
+    at = np.stack(np.meshgrid(*(np.arange(n) for n in grid.shape), indexing="ij"), -1).reshape(-1, 1, grid.ndim)
+    near = at + offsets(grid.ndim)
+    beyond = (near < 0) | (near >= np.array(grid.shape))
+    return torch.as_tensor((beyond & ~np.array(grid.periodic)).any(-1), device=device)
 
 
 class CellDecoder(nn.Module):
@@ -102,35 +102,35 @@ class CellDecoder(nn.Module):
                 layer.weight.copy_(torch.linalg.pinv(encoder.core_of(task).flatten(1)))
                 layer.bias.zero_()
 
-    def prepare(self, z: Tensor, space: Grid) -> tuple[Tensor, Tensor, Tensor]:
+    def prepare(self, z: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens after local mixing, and their keys and values, each `(B, *G, ·)`."""
         for block in self.blocks:
-            z = block(z, space)
+            z = block(z, grid)
         h = rms_norm(z)
         return z, self.key(h), self.value(h)
 
-    def grid(self, z: Tensor, task: TaskSpec, space: Grid, patch: tuple[int, ...]) -> Tensor:
+    def grid(self, z: Tensor, task: TaskSpec, grid: Grid, patch: tuple[int, ...]) -> Tensor:
         """Values at the centres of a grid with `patch` cells per token, `(B, *G·patch, C)`: every token is asked
         for the same places within it."""
-        z, keys, values = self.prepare(z, space)
-        near_keys, near_values = (self._neighbours(t, space) for t in (keys, values))
+        z, keys, values = self.prepare(z, grid)
+        near_keys, near_values = (self._neighbours(t, grid) for t in (keys, values))
         rel = _places(patch, z.device)
         out = self._read(
-            z.flatten(1, -2), near_keys, near_values, rel, _outside(space.shape, space.periodic, z.device), task
+            z.flatten(1, -2), near_keys, near_values, rel, _outside(grid.shape, grid.periodic, z.device), task
         )
-        return unpatch(torch.unflatten(out, 1, space.shape), patch)
+        return unpatch(torch.unflatten(out, 1, grid.shape), patch)
 
-    def _neighbours(self, x: Tensor, space: Grid) -> Tensor:
+    def _neighbours(self, x: Tensor, grid: Grid) -> Tensor:
         """`(B, *G, D)` to the 3^n tokens around each, `(B, tokens, 3^n, D)`."""
-        for axis, wraps in enumerate(space.periodic):
+        for axis, wraps in enumerate(grid.periodic):
             x = pad_axis(x, axis + 1, 1, 1, wraps)
         around = []
-        for offset in offsets(space.ndim):
+        for offset in offsets(grid.ndim):
             part = x
-            for axis, (step, n) in enumerate(zip(offset, space.shape, strict=True)):
+            for axis, (step, n) in enumerate(zip(offset, grid.shape, strict=True)):
                 part = part.narrow(axis + 1, 1 + int(step), n)
             around.append(part)
-        return torch.stack(around, -2).flatten(1, space.ndim)
+        return torch.stack(around, -2).flatten(1, grid.ndim)
 
     def _read(self, z: Tensor, keys: Tensor, values: Tensor, rel: Tensor, outside: Tensor, task: TaskSpec) -> Tensor:
         """Values `(B, N, P, C)` from tokens `z (B, N, D)`, what lies around them `(B, N, J, ·)` and the places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -17,30 +18,41 @@ ROUNDING = 4 * torch.finfo(torch.float32).eps
 
 
 class Statistics(nn.Module):
-    """Mean and standard deviation of each channel of a task, `(C,)`; they travel with the weights.
+    """Mean, standard deviation and range of each channel of a task, `(C,)`; they travel with the weights.
 
-    The deviation of a channel that never varied is 0: whatever tokens say of it, it is decoded as its mean.
+    The deviation of a channel that never varied is 0: whatever tokens say of it, it is decoded as its mean. Of its
+    range nothing is known, nor is it before a `fit`: that is infinite.
     """
 
     mean: Tensor
     std: Tensor
+    least: Tensor
+    most: Tensor
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))
+        self.register_buffer("least", torch.full((channels,), -math.inf))
+        self.register_buffer("most", torch.full((channels,), math.inf))
 
-    def fit(self, mean: Tensor, std: Tensor) -> None:
+    def fit(self, mean: Tensor, std: Tensor, least: Tensor | None = None, most: Tensor | None = None) -> None:
         """A deviation within the rounding of its mean is none; how small it is says nothing, for units are anyone's."""
         mean, std = torch.as_tensor(mean), torch.as_tensor(std)
         self.mean.copy_(mean)
         self.std.copy_(torch.where(std > ROUNDING * mean.abs(), std, torch.zeros_like(std)))
+        if least is not None and most is not None:
+            self.least.copy_(torch.where(self.std > 0, least.to(self.std), -math.inf))
+            self.most.copy_(torch.where(self.std > 0, most.to(self.std), math.inf))
 
-    def complete(self, mean: Tensor, std: Tensor) -> None:
-        """Take the numbers of other data for channels that have never varied so far."""
+    def complete(self, other: Statistics) -> None:
+        """Take the numbers of other data for channels that have never varied so far; the range becomes that of both."""
         still = self.std == 0
-        self.mean.copy_(torch.where(still, mean, self.mean))
-        self.std.copy_(torch.where(still, std, self.std))
+        least, most = torch.minimum(self.least, other.least), torch.maximum(self.most, other.most)
+        self.least.copy_(torch.where(still, other.least, least))
+        self.most.copy_(torch.where(still, other.most, most))
+        self.mean.copy_(torch.where(still, other.mean, self.mean))
+        self.std.copy_(torch.where(still, other.std, self.std))
 
     @property
     def scale(self) -> Tensor:
@@ -101,10 +113,10 @@ class GridEncoder(nn.Module):
 
     def forward(self, x: Tensor, task: TaskSpec, grid: Grid) -> Tensor:
         p = self.patch[task.ndim - 1]
-        space = grid.cells(x.shape[1:-1]).over(*(p,) * task.ndim)
+        tokens = grid.cells(x.shape[1:-1]).over(*(p,) * task.ndim)
         z: Tensor = self.enter[task.name](patches(x, p, self.halo, grid.periodic))
         for block in self.blocks:
-            z = block(z, space)
+            z = block(z, tokens)
         return z
 
 
@@ -137,8 +149,8 @@ class InputEncoder(nn.Module):
         assert isinstance(statistics, Statistics)
         return statistics
 
-    def forward(self, inputs: Tensor | None, task: str, space: Grid, grid: Grid) -> Tensor:
-        """Inputs of a task, on a `grid`, to tokens `(B, *G, D)` on the token grid of `space`."""
+    def forward(self, inputs: Tensor | None, task: str, tokens: Grid, grid: Grid) -> Tensor:
+        """Inputs of a task, on a `grid`, to tokens `(B, *G, D)` on the grid of `tokens`."""
         spec = self.tasks[task]
         if inputs is None or inputs.ndim != spec.ndim + 2 or inputs.shape[-1] != len(spec.channels):
             given = "nothing" if inputs is None else f"a shape of {tuple(inputs.shape)}"
@@ -148,8 +160,8 @@ class InputEncoder(nn.Module):
             )
         patch = self.encoder.patch[spec.ndim - 1]
         own = self.grids.get(task, ())
-        if in_patches(own, patch) != space.shape:
-            own = tuple(n * patch for n in space.shape)
+        if in_patches(own, patch) != tokens.shape:
+            own = tuple(n * patch for n in tokens.shape)
         theirs = grid._replace(shape=tuple(inputs.shape[1:-1]))  # which may have other cells than the state
         shift = shift_of(self.corners.get(task), own, theirs)
         x = resample(self.statistics_of(task)(inputs), own, grid.periodic, shift)

@@ -25,7 +25,7 @@ class Patch(NamedTuple):
     write: Tensor
     size: int  # cells along an axis; P = size^n
 
-    def space(self, tokens: Grid) -> Grid:
+    def cells(self, tokens: Grid) -> Grid:
         """That of the cells."""
         return Grid(tuple(n * self.size for n in tokens.shape), tokens.periodic)
 

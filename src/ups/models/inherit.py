@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Collection, Mapping
 
@@ -34,7 +35,7 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
     shared = _shared(new)
     ours, theirs = (_by_name(simulator, {tasks[row] for row in rows}) for simulator in (new, old))
     steps = new.dt[rows].clone()
-    fitted = {name: (s.mean.clone(), s.std.clone()) for name in tasks for s in (new.codec.statistics_of(name),)}
+    fitted = {name: copy.deepcopy(new.codec.statistics_of(name)) for name in tasks}
     unknown, fresh = new.parts.keys() - old.parts.keys(), []
     for name, tensor in here.items():
         if name not in there and name.partition(".")[0] in unknown:
@@ -52,8 +53,8 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
             if name in shared:
                 tensor.copy_(torch.stack([there[other] for other in _others(shared[name], old)]).mean(0))
             fresh.append(name)
-    for name, moments in fitted.items():
-        new.codec.statistics_of(name).complete(*moments)
+    for name, statistics in fitted.items():
+        new.codec.statistics_of(name).complete(statistics)
     both = torch.stack((new.dt[rows], steps))
     new.dt[rows] = torch.stack((both[..., 0].amin(0), both[..., 1].amax(0)), -1)
     return fresh

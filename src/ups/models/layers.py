@@ -168,22 +168,22 @@ class AxisConv(nn.Module):
         self.kernel = nn.Parameter(drawn(width, kernel, over=kernel**0.5))
         self.gain = nn.Parameter(drawn(AXES, width, over=2, around=1))
 
-    def forward(self, x: Tensor, space: Grid) -> Tensor:
-        return self.beside(x, space)[0]
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        return self.beside(x, grid)[0]
 
-    def beside(self, x: Tensor, space: Grid) -> tuple[Tensor, Tensor, Tensor]:
+    def beside(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
         """The convolution, and x as it goes on twice beside it; see `modulated_beside`."""
         if usable(x):
-            return gpu_ops.axis_conv(x, self.kernel, self.gain, space)
+            return gpu_ops.axis_conv(x, self.kernel, self.gain, grid)
         if x.is_cpu:
-            return cpu_ops.axis_conv(x, self.kernel.t() * widened(self.gain[: space.ndim]).unsqueeze(1), space), x, x
-        return self._by_library(x, space), x, x
+            return cpu_ops.axis_conv(x, self.kernel.t() * widened(self.gain[: grid.ndim]).unsqueeze(1), grid), x, x
+        return self._by_library(x, grid), x, x
 
-    def _by_library(self, x: Tensor, space: Grid) -> Tensor:
+    def _by_library(self, x: Tensor, grid: Grid) -> Tensor:
         half = self.kernel.shape[1] // 2
         total = None
-        for axis, wraps in enumerate(space.periodic):
-            n = space.shape[axis]
+        for axis, wraps in enumerate(grid.periodic):
+            n = grid.shape[axis]
             # A ring shorter than the kernel's arm would wrap more than once; the arm is cut to the ring.
             reach = min(half, n)
             padded = pad_axis(x, axis + 1, reach, reach, wraps)
@@ -202,9 +202,9 @@ class AxisConv(nn.Module):
 @table
 def _waves(shape: tuple[int, ...], periodic: tuple[bool, ...], modes: int, device: torch.device) -> list[Waves]:
     """The first `modes` waves of each axis, or as many as it has."""
-    space = Grid(shape, periodic)
-    counts = (min(modes, n // 2 + 1 if wraps else n) for n, wraps in zip(space.shape, space.periodic, strict=True))
-    return [_waves_of(*axis, device) for axis in zip(space.shape, counts, space.periodic, strict=True)]
+    grid = Grid(shape, periodic)
+    counts = (min(modes, n // 2 + 1 if wraps else n) for n, wraps in zip(grid.shape, grid.periodic, strict=True))
+    return [_waves_of(*axis, device) for axis in zip(grid.shape, counts, grid.periodic, strict=True)]
 
 
 def _waves_of(n: int, modes: int, periodic: bool, device: torch.device) -> Waves:
@@ -238,15 +238,15 @@ class FourierMixing(nn.Module):
         self.imaginary = nn.Parameter(drawn(modes, heads, size, size, over=size**0.5))
         self.gain = nn.Parameter(drawn(AXES, width, over=2, around=1))
 
-    def forward(self, x: Tensor, space: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            y, waves = x.float(), _waves(space.shape, space.periodic, self.modes, x.device)
+            y, waves = x.float(), _waves(grid.shape, grid.periodic, self.modes, x.device)
             if usable(y):
-                along = (self._fused(y, axis, waves[axis]) for axis in range(space.ndim))
+                along = (self._fused(y, axis, waves[axis]) for axis in range(grid.ndim))
             elif x.is_cpu:
-                along = (self._on_cpu(y, axis, waves[axis], space.periodic[axis]) for axis in range(space.ndim))
+                along = (self._on_cpu(y, axis, waves[axis], grid.periodic[axis]) for axis in range(grid.ndim))
             else:
-                along = (self._along(y, axis, waves[axis]) for axis in range(space.ndim))
+                along = (self._along(y, axis, waves[axis]) for axis in range(grid.ndim))
             return functools.reduce(torch.add, along).to(x.dtype)
 
     def _matrices(self, axis: int, modes: int) -> tuple[Tensor, Tensor]:
@@ -288,24 +288,24 @@ class LocalMix(nn.Module):
         nn.init.zeros_(self.mlp.leave.weight)
         nn.init.zeros_(self.mlp.leave.bias)
 
-    def forward(self, x: Tensor, space: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
         h = rms_norm(x)
-        y: Tensor = x + self.mlp(h + self.conv(h, space))
+        y: Tensor = x + self.mlp(h + self.conv(h, grid))
         return y
 
 
 @table
 def _walls(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
     """Where each token is between the walls, `(*G, 3 · 4)`: zero along axes that wrap, which have no places."""
-    space = Grid(shape, periodic)
+    grid = Grid(shape, periodic)
     columns = []
-    for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True)):
+    for axis, (n, wraps) in enumerate(zip(grid.shape, grid.periodic, strict=True)):
         at = (np.arange(n) + 0.5) / n
         near = np.exp(-at * n / 2), np.exp(-(1 - at) * n / 2)
         for column in (np.cos(np.pi * at), np.cos(2 * np.pi * at), *near):
-            place = tuple(n if a == axis else 1 for a in range(space.ndim))
-            columns.append(np.broadcast_to((0.0 if wraps else 1.0) * column.reshape(place), space.shape))
-    columns += [np.zeros(space.shape)] * (4 * (AXES - space.ndim))
+            place = tuple(n if a == axis else 1 for a in range(grid.ndim))
+            columns.append(np.broadcast_to((0.0 if wraps else 1.0) * column.reshape(place), grid.shape))
+    columns += [np.zeros(grid.shape)] * (4 * (AXES - grid.ndim))
     return torch.as_tensor(np.stack(columns, -1), dtype=torch.float32, device=device)
 
 
@@ -316,6 +316,6 @@ class Walls(nn.Module):
         super().__init__()
         self.enter = nn.Linear(4 * AXES, width, bias=False)
 
-    def forward(self, space: Grid, device: torch.device) -> Tensor:
-        y: Tensor = self.enter(_walls(space.shape, space.periodic, device)).unsqueeze(0)
+    def forward(self, grid: Grid, device: torch.device) -> Tensor:
+        y: Tensor = self.enter(_walls(grid.shape, grid.periodic, device)).unsqueeze(0)
         return y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -83,8 +84,8 @@ def _downwards(count: int, device: torch.device) -> Tensor:
 
 def _carried(z: Tensor, ways: Tensor, condition: Condition, patch: Patch | None) -> Tensor:
     """Frames `(B, K, *G, D)`, each moved by `ways (B, K, 3)` boxes."""
-    space = condition.grid.cells(z.shape[2:-1])
-    return torch.unflatten(carry(z.flatten(0, 1), ways.flatten(0, 1), space, patch), 0, (-1, z.shape[1]))
+    grid = condition.grid.cells(z.shape[2:-1])
+    return torch.unflatten(carry(z.flatten(0, 1), ways.flatten(0, 1), grid, patch), 0, (-1, z.shape[1]))
 
 
 class LatentOperator(TokenNetwork):
@@ -98,7 +99,9 @@ class LatentOperator(TokenNetwork):
 
     Config: ClassVar[type] = OperatorConfig
     scale: Tensor
-    rows: ClassVar[tuple[str, ...]] = ("scale", "conditioner.task")
+    least: Tensor
+    most: Tensor
+    rows: ClassVar[tuple[str, ...]] = ("scale", "least", "most", "conditioner.task")
 
     def __init__(
         self,
@@ -110,6 +113,8 @@ class LatentOperator(TokenNetwork):
     ) -> None:
         super().__init__(config, config.context, dim, tasks, patch, grids)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
+        self.register_buffer("least", torch.full((len(tasks), dim), -math.inf))
+        self.register_buffer("most", torch.full((len(tasks), dim), math.inf))
         if config.by_sample:  # last: the weights of all else are those of an operator without it
             self.gauge = Gauge(dim, config.shape.width, config.shape.width)
         self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(task))}
@@ -136,6 +141,13 @@ class LatentOperator(TokenNetwork):
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""
         size = torch.as_tensor(std, dtype=self.scale.dtype, device=self.scale.device).clamp_min(1e-6)
         self.scale[self.row(task)] = size
+
+    def fit_range(self, task: str, tokens: Tensor) -> None:
+        """Record the range of the tokens `(N, D)` of `task`; one that was recorded before is widened by it."""
+        row, (least, most) = self.row(task), tokens.detach().to(self.least).aminmax(dim=0)
+        known = self.least[row].isfinite()
+        self.least[row] = torch.where(known, torch.minimum(self.least[row], least), least)
+        self.most[row] = torch.where(known, torch.maximum(self.most[row], most), most)
 
     def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
         named = super().by_name(task)
@@ -216,7 +228,7 @@ class LatentOperator(TokenNetwork):
             way = self._way(condition, z.device)
             tokens, patch = condition.grid.cells(z.shape[2:-1]), self._patch(condition.task)
             z = _carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition, patch)
-            c = c + drift.condition(way, tokens if patch is None else patch.space(tokens))
+            c = c + drift.condition(way, tokens if patch is None else patch.cells(tokens))
         scale, features = self.scale[self.row(condition.task)], None
         last, alone = z[:, -1], condition.task in self.memoryless
         if gauged := condition.task in self.gauged:

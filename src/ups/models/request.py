@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ups.models.calibration import ensemble_of
-from ups.models.departures import Departure, departures, finite, gone, in_words, limits
 from ups.models.ensembles import check_ensemble
 from ups.models.frames_memory import check_memory
+from ups.models.limits import Departure, departed_of, finite, first_steps, in_words
 from ups.models.points import cells_at, seen_from
 from ups.models.search import Search, check_search, searched
 from ups.models.simulator_like import SimulatorLike
@@ -44,10 +44,10 @@ class Request:
 @dataclass(frozen=True)
 class Answer:
     """The frames `(M, B, steps, …, C)` in physical units; M is 1 without an ensemble. NaN in cells that do not count,
-    after a departure, and from `stop_at` on.
+    and from `stop_at` on.
 
     `errors (B, steps)` are estimates, where they were asked for. `departed` are the rollouts that leave what training
-    saw, `lost (B, steps)` other frames that are not finite, and `remarks` the sentences that say so.
+    saw, `lost (B, steps)` frames that are not finite, and `remarks` the sentences that say so.
     """
 
     frames: Tensor
@@ -55,6 +55,11 @@ class Answer:
     departed: tuple[Departure, ...]
     lost: Tensor
     remarks: tuple[str, ...]
+
+    @property
+    def left_range_at(self) -> list[int | None]:
+        """Of each sample, the first step after which it (of an ensemble, any member) is outside what training saw."""
+        return first_steps(self.departed, self.frames.shape[1])
 
 
 def answered(simulator: SimulatorLike, request: Request) -> Answer:
@@ -79,32 +84,16 @@ def answered(simulator: SimulatorLike, request: Request) -> Answer:
         begins = simulator.codec.beginning(task, window.grid)
         cells = cells_at(cells, seen_from(begins, points), window.grid.periodic)
     left = departed_of(simulator, window, frames, cells)
-    nothing = gone(frames, left)
-    if cells is not None:
-        nothing = nothing | ~cells.unsqueeze(1).unsqueeze(-1)
+    nothing = None if cells is None else ~cells
     lost = ~finite(frames, nothing).all(0)
-    if left or cells is not None:
-        frames = frames.masked_fill(nothing, torch.nan)
+    if nothing is not None:
+        frames = frames.masked_fill(nothing[None, :, None, ..., None], torch.nan)
     if over is not None:  # frames that nobody is given need no remark
         left, lost = [one for one in left if not bool(over[one.sample, one.step - 1])], lost & ~over
     frames = frames if watch is None else watch.stopped(frames, request.steps)
     errors = watch.errors if watch is not None and request.error else None
     remarks = (in_words(left, len(window), task), _lost_in_words(lost, task))
     return Answer(frames, errors, tuple(left), lost, tuple(filter(None, remarks)))
-
-
-def departed_of(
-    simulator: SimulatorLike, window: Window, frames: Tensor, cells: Tensor | None = None
-) -> list[Departure]:
-    """Where rollouts `(M, B, T, …, C)` after a window leave what training has seen; `cells (B, …)` are those of a frame
-    that count. None of a steady task: there a solution may be as large as what drives it makes it."""
-    task = simulator.codec.task(window.task)
-    if task.steady:
-        return []
-    own = simulator.codec.statistics_of(task)
-    driving = simulator.operator.inputs.statistics_of(task.name) if task.inputs else None
-    limit = limits(window.context, own, window.inputs, driving, window.mask)
-    return departures(frames, own, limit, task.channels, cells)
 
 
 @contextmanager

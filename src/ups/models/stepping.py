@@ -1,4 +1,4 @@
-"""Stepping: makes the steps of a rollout, each advance → refine → decode → guard → carry on."""
+"""Stepping: makes the steps of a rollout, each advance → refine → limit → decode → guard → carry on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ups.models.copies import advanced
 from ups.models.ensembles import Draws
+from ups.models.limits import FARTHEST, FARTHEST_TOKEN, ValueRange, known_span
 from ups.models.points import Holes, interpolate, seen_from
 from ups.models.simulator_like import SimulatorLike
 from ups.physics.laws import aims_of, guarding, repaired
@@ -31,11 +32,17 @@ class Stepping:
         whole = bool(self.laws) or points is not None
         self.holes = Holes(window.mask) if window.mask is not None and whole else None
         self._condition = Condition.of(window)
+        self.values = None if self.task.steady else known_span(simulator, window).widened(FARTHEST)
+        self._tokens: ValueRange | None = None
         self.unrepaired: Tensor | None = None  # the last frame as it was before the laws repaired it
 
     def start(self) -> Tensor:
         """Tokens `(B, K, *G, D)` of the context."""
-        return self.simulator.encode_context(self.window.context, self.condition(0))
+        z = self.simulator.encode_context(self.window.context, self.condition(0))
+        operator = self.simulator.operator
+        row = operator.row(self.task.name)
+        self._tokens = ValueRange.of(operator.least[row], operator.most[row], z).widened(FARTHEST_TOKEN)
+        return z
 
     def condition(self, step: int) -> Condition:
         """What drives a step."""
@@ -70,10 +77,17 @@ class Stepping:
         return predicted
 
     def settle(self, z: Tensor, after: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """What `step` gives, where `after` are the tokens of the next frame: it is decoded and repaired."""
+        """What `step` gives, where `after` are the tokens of the next frame: they are kept near those of training,
+        decoded, and the frame is repaired. So a state that a network has never seen leads to none further away."""
         condition = self.condition(step)
+        if self.values is not None:
+            if self._tokens is None:
+                self.start()
+            assert self._tokens is not None
+            after = self._tokens.keep(after)
         state = LatentState(after, self.grid)
         own = self.simulator.codec.decode(state, self.task)
+        own = own if self.values is None else self.values.keep(own)
         if self.points is not None and not self.laws and self.holes is None:
             return self._next(z, after), self._at_points(self.points, own, state, condition)
         self.unrepaired = raw = self.refined(

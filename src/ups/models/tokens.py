@@ -22,8 +22,8 @@ from ups.types import TaskSpec, check_known
 
 LEAST = 1e-6  # of a deviation that numbers are measured in
 Core = Callable[[NetworkConfig, BlockShape], nn.Module]
-OURS: dict[str, Core] = {"unet": UNet, "transformer": Transformer}
-CORES: Table[Core] = Table("cores", OURS)
+BUILT_IN: dict[str, Core] = {"unet": UNet, "transformer": Transformer}
+CORES: Table[Core] = Table("cores", BUILT_IN)
 
 
 class TokenNetwork(Part):
@@ -108,14 +108,14 @@ class TokenNetwork(Part):
         `features (B, *G, width)`: what is known of each token besides.
         """
         first = numbers[0]
-        space = condition.grid.cells(first.shape[1:-1])
-        x = self.enter(torch.cat(tuple(numbers), -1)) + self.walls(space, first.device)
+        grid = condition.grid.cells(first.shape[1:-1])
+        x = self.enter(torch.cat(tuple(numbers), -1)) + self.walls(grid, first.device)
         if features is not None:
             x = x + features
         if condition.task in self.inputs.tasks:
-            x = x + self.inputs(condition.inputs, condition.task, space, condition.grid)
-        mixed = self.core(x, c, space, condition.task)
-        gain, shift = self.modulation(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(2, -1)
+            x = x + self.inputs(condition.inputs, condition.task, grid, condition.grid)
+        mixed = self.core(x, c, grid, condition.task)
+        gain, shift = self.modulation(c).reshape(len(x), *(1,) * grid.ndim, -1).chunk(2, -1)
         answer: Tensor = self.head(modulated(mixed, self.norm, gain, shift))
         return answer
 

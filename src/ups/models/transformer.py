@@ -17,7 +17,7 @@ class Transformer(nn.Module):
         mixer = fourier(shape, config.modes) if config.mixing == "fourier" else lambda: GlobalAttention(shape)
         self.blocks = nn.ModuleList(Block(shape, mixer) for _ in range(config.shape.depth))
 
-    def forward(self, x: Tensor, c: Tensor, space: Grid, task: str) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor, grid: Grid, task: str) -> Tensor:
         for block in self.blocks:
-            x = block(x, c, space, task)
+            x = block(x, c, grid, task)
         return x

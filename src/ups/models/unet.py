@@ -21,8 +21,8 @@ class Halve(nn.Module):
         super().__init__()
         self.pair, self.widen = nn.Linear(2 * width, width), nn.Linear(width, wider)
 
-    def forward(self, x: Tensor, space: Grid) -> Tensor:
-        for axis in range(1, space.ndim + 1):
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        for axis in range(1, grid.ndim + 1):
             pairs = torch.unflatten(x, axis, (-1, 2)).movedim(axis + 1, -2).flatten(-2)
             x = self.pair(pairs)
         y: Tensor = self.widen(x)
@@ -36,9 +36,9 @@ class Double(nn.Module):
         super().__init__()
         self.narrow, self.pair = nn.Linear(wider, width), nn.Linear(width, 2 * width)
 
-    def forward(self, x: Tensor, space: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
         x = self.narrow(x)
-        for axis in range(1, space.ndim + 1):
+        for axis in range(1, grid.ndim + 1):
             x = torch.unflatten(self.pair(x), -1, (2, -1)).movedim(-2, axis + 1).flatten(axis, axis + 1)
         return x
 
@@ -73,16 +73,16 @@ class UNet(nn.Module):
         self.shrink = nn.ModuleList(Halve(a, b) for a, b in itertools.pairwise(widths))
         self.grow = nn.ModuleList(Double(b, a) for a, b in itertools.pairwise(widths))
 
-    def forward(self, x: Tensor, c: Tensor, space: Grid, task: str) -> Tensor:
-        return self._level(0, x, c, space, task)
+    def forward(self, x: Tensor, c: Tensor, grid: Grid, task: str) -> Tensor:
+        return self._level(0, x, c, grid, task)
 
-    def _level(self, level: int, x: Tensor, c: Tensor, space: Grid, task: str) -> Tensor:
+    def _level(self, level: int, x: Tensor, c: Tensor, grid: Grid, task: str) -> Tensor:
         for block in self.down[level]:  # type: ignore[attr-defined]
-            x = block(x, c, space, task)
-        if level < len(self.shrink) and all(n % 2 == 0 and n >= 4 for n in space.shape):
-            below = space.over(*(2,) * space.ndim)
-            deeper = self._level(level + 1, self.shrink[level](x, space), c, below, task)
-            x = x + self.grow[level](deeper, space)
+            x = block(x, c, grid, task)
+        if level < len(self.shrink) and all(n % 2 == 0 and n >= 4 for n in grid.shape):
+            below = grid.over(*(2,) * grid.ndim)
+            deeper = self._level(level + 1, self.shrink[level](x, grid), c, below, task)
+            x = x + self.grow[level](deeper, grid)
         for block in self.up[level]:  # type: ignore[attr-defined]
-            x = block(x, c, space, task)
+            x = block(x, c, grid, task)
         return x

@@ -46,7 +46,7 @@ def space_time(samples: Sequence[Trajectory]) -> str:
     limit = _limit(fields)
     for panel, s, field in zip(panels, samples, fields, strict=True):
         panel.set_facecolor(NOTHING_COLOUR)
-        x, t = s.domain.bounds[0], (float(s.times[0]), float(s.times[-1]))
+        x, t = s.grid.bounds[0], (float(s.times[0]), float(s.times[-1]))
         panel.imshow(
             field,
             origin="lower",
@@ -71,11 +71,11 @@ def film_lines(samples: Sequence[Trajectory]) -> Film:
     shown = picked(len(first.times), FRAMES)
     figure = library("figure").Figure(figsize=(7.2, 2.9), dpi=90, layout="constrained")
     panel = figure.subplots()
-    panel.set(xlim=first.domain.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[0])
+    panel.set(xlim=first.grid.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[0])
     panel.grid(alpha=0.25)
-    shade(panel, first.domain.coordinates[0], mask_of(first))
+    shade(panel, first.grid.coordinates[0], mask_of(first))
     lines = [
-        panel.plot(s.domain.coordinates[0], field[0], color=colour, label=f"sample {s.id}", lw=1.6)[0]
+        panel.plot(s.grid.coordinates[0], field[0], color=colour, label=f"sample {s.id}", lw=1.6)[0]
         for s, field, colour in zip(samples, fields, ACCENTS, strict=False)
     ]
     panel.legend(loc="upper right", frameon=False, ncols=len(lines), fontsize=8)
@@ -89,7 +89,7 @@ def film_maps(sample: Trajectory) -> Film:
     shown = picked(len(sample.times), FRAMES)
     mask = mask_of(sample)
     scales = [_typical(masked(sample.values[..., c], mask)) for c in range(len(sample.task.channels))]
-    channels, box = sample.task.channels, sample.domain.bounds
+    channels, box = sample.task.channels, sample.grid.bounds
     panels = [Panel(name, scale) for name, scale in zip(channels, scales, strict=True)]
     board = Board([panels], (box[0], box[1]), SIZE, sample.task.axes)
     pictures = [board.picture([[sample.values[t, ..., c] for c in range(len(channels))]], mask) for t in shown]

@@ -1,4 +1,4 @@
-"""The equations, by the names they have everywhere. A new one is one file and one line in OURS."""
+"""The equations, by the names they have everywhere. A new one is one file and one line in BUILT_IN."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +13,7 @@ from ups.physics.transport import Advection1D, Burgers1D
 from ups.plugins import Table
 from ups.types import TaskSpec
 
-OURS: dict[str, type[Equation]] = {
+BUILT_IN: dict[str, type[Equation]] = {
     "advection1d": Advection1D,
     "burgers1d": Burgers1D,
     "reacdiff1d": ReacDiff1D,
@@ -30,7 +30,7 @@ OURS: dict[str, type[Equation]] = {
     "kdv1d": KortewegDeVries1D,
 }
 
-EQUATIONS: Table[type[Equation]] = Table("equations", OURS)
+EQUATIONS: Table[type[Equation]] = Table("equations", BUILT_IN)
 
 
 class _Tasks(Mapping[str, TaskSpec]):

@@ -47,9 +47,9 @@ def primitive(w: Tensor, dim: int = 1) -> Tensor:
     return torch.cat([density, pressure, velocity], dim=dim)
 
 
-def gas_limit(domain: Grid) -> Callable[[Tensor], Tensor]:
+def gas_limit(grid: Grid) -> Callable[[Tensor], Tensor]:
     """min dx / (|v| + c) over cells and axes, `(B,)`, of a gas `(B, 2 + D, *S)` of density, pressure, velocities."""
-    spacing = domain.spacing
+    spacing = grid.spacing
 
     def limit(q: Tensor) -> Tensor:
         sound = (q[:, 1] / q[:, 0]).mul_(GAMMA).sqrt_()
@@ -101,24 +101,24 @@ class Compressible(Equation):
     def pace(self) -> float:
         """About the fastest signal in these initial states: for it, viscosity shall not be what limits the step."""
 
-    def refinement(self, scheme: str, domain: Grid) -> int:  # noqa: ARG002
+    def refinement(self, scheme: str, grid: Grid) -> int:  # noqa: ARG002
         return self.finer if scheme == "accurate" else 1
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> FiniteVolume:  # noqa: ARG002
-        viscosity = Viscosity(domain, self.eta, self.zeta, CFL * min(domain.spacing) / self.pace)
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> FiniteVolume:  # noqa: ARG002
+        viscosity = Viscosity(grid, self.eta, self.zeta, CFL * min(grid.spacing) / self.pace)
         # dw/dt of the inviscid gas: limited primitive slopes, HLLC, all axes at once.
-        tendency, free, most = flux_sum(domain, hllc), gas_limit(domain), viscosity.limit / CFL
+        tendency, free, most = flux_sum(grid, hllc), gas_limit(grid), viscosity.limit / CFL
         kernels = functools.partial(GasSteps, viscosity, CFL)
         if not viscosity.active:
             return FiniteVolume(
-                domain, tendency, free, CFL, encode=conserved, decode=primitive, variables=primitive, kernels=kernels
+                grid, tendency, free, CFL, encode=conserved, decode=primitive, variables=primitive, kernels=kernels
             )
 
         def limit(q: Tensor) -> Tensor:
             return free(q).clamp_max(most)
 
         return StiffFiniteVolume(
-            domain,
+            grid,
             tendency,
             limit,
             CFL,
@@ -178,29 +178,29 @@ class Compressible1D(Compressible):
         if self.init == "Shock" and self.boundary == "periodic":
             raise PhysicsError("cfd1d: a shock tube has open ends; with init Shock use boundary trans.")
 
-    def points(self, scheme: str, domain: Grid) -> Grid:
-        return pdebench_points(domain) if scheme == "pdebench" and self.init == "Rand" else domain
+    def points(self, scheme: str, grid: Grid) -> Grid:
+        return pdebench_points(grid) if scheme == "pdebench" and self.init == "Rand" else grid
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        x = draw.tensor(domain.coordinates[0])
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        x = draw.tensor(grid.coordinates[0])
         channel = self._jump if self.init == "Shock" else self._modes
         logs = {"density": (1.0, 10.0), "pressure": (10.0, 100.0)}
-        return torch.stack([channel(draw, x, domain, n, logs.get(n)) for n in ("density", "pressure", "Vx")], dim=-1)
+        return torch.stack([channel(draw, x, grid, n, logs.get(n)) for n in ("density", "pressure", "Vx")], dim=-1)
 
-    def _modes(self, draw: Draw, x: Tensor, domain: Grid, name: str, size: tuple[float, float] | None) -> Tensor:
-        length = domain.lengths[0]
+    def _modes(self, draw: Draw, x: Tensor, grid: Grid, name: str, size: tuple[float, float] | None) -> Tensor:
+        length = grid.lengths[0]
         u = random_modes(draw, x, length, modes=3, window=0.5, name=name)
         if size is None:
             return u
-        everywhere = draw.tensor(reference(domain).coordinates[0])
+        everywhere = draw.tensor(reference(grid).coordinates[0])
         range_of = random_modes(draw, everywhere, length, modes=3, window=0.5, name=name)
         low, high = range_of.amin(1, keepdim=True), range_of.amax(1, keepdim=True)
         unit = ((u - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
         return draw.log_uniform(f"{name}.scale", (1,), *size) * unit + draw.log_uniform(f"{name}.base", (1,), *size)
 
-    def _jump(self, draw: Draw, x: Tensor, domain: Grid, name: str, size: tuple[float, float] | None) -> Tensor:
+    def _jump(self, draw: Draw, x: Tensor, grid: Grid, name: str, size: tuple[float, float] | None) -> Tensor:
         low, high = size if size is not None else (math.exp(-0.5), math.exp(0.5))
-        (lo, _), length = domain.bounds[0], domain.lengths[0]
+        (lo, _), length = grid.bounds[0], grid.lengths[0]
         place = draw.uniform(f"{name}.jump", (1,), lo + 0.25 * length, lo + 0.75 * length)
         sides = draw.log_uniform(f"{name}.sides", (2,), low, high)
         return torch.where(x < place, sides[:, :1], sides[:, 1:])
@@ -231,8 +231,8 @@ class Compressible2D(Compressible):
     def pace(self) -> float:
         return 4 * (1 + 2 * self.mach) if self.init == "Rand" else 2 + 1 / self.mach
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        return (random_gas if self.init == "Rand" else turbulent_gas)(draw, domain, self.mach, GAMMA)
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        return (random_gas if self.init == "Rand" else turbulent_gas)(draw, grid, self.mach, GAMMA)
 
 
 @dataclass(frozen=True)

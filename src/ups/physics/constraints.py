@@ -24,9 +24,9 @@ class JointRepair(Protocol):
     @property
     def laws(self) -> int: ...
 
-    def aim(self, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor: ...
+    def aim(self, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor: ...
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor: ...
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor: ...
 
 
 class Law(ABC):
@@ -49,31 +49,31 @@ class Law(ABC):
         """The law as a sentence without its full stop."""
 
     @abstractmethod
-    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def residual(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """How much each sample breaks the law, `(B,)`; 0 when it holds, relative to the size of what it measures."""
 
     @abstractmethod
-    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """The mean square by which frames break the law, `(B,)`, over the size that `reference (B, *S, C)` has: smooth
         in the frames, so that a loss can contain it."""
 
-    def project(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def project(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """Frames near `u` that obey the law, given a `reference` state `(B, *S, C)` that does; lawful frames stay."""
-        return self.restore(u, self.aim(reference, domain, mask), domain, mask)
+        return self.restore(u, self.aim(reference, grid, mask), grid, mask)
 
-    def aim(self, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def aim(self, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """What a repair needs to know of the reference, so that a rollout asks for it once."""
         return reference
 
     @abstractmethod
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """`project`, given what `aim` says of the reference."""
 
     def at_points(self) -> Law | None:
         """The law for values at points, of which no total is kept; None where it is one of whole fields."""
         return None
 
-    def sampling_error(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def sampling_error(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """How much of the residual the grid may explain, `(B,)`."""
         return torch.zeros(len(u), dtype=torch.float64, device=u.device)
 
@@ -126,38 +126,38 @@ class Conserved(Law):
     def says(self) -> str:
         return f"{self.name} is conserved"
 
-    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
-        total = self._mean(self.density(u.double()), domain, mask)
-        return (total - total[:, :1]).abs().amax(1) / self._size(u, domain, mask)
+    def residual(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
+        total = self._mean(self.density(u.double()), grid, mask)
+        return (total - total[:, :1]).abs().amax(1) / self._size(u, grid, mask)
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         first = reference.unsqueeze(1)
-        drift = self._mean(self.density(u) - self.density(first), domain, mask)
+        drift = self._mean(self.density(u) - self.density(first), grid, mask)
         measured = self.scale(first) if self.scale else self.density(first).abs()
-        return (drift / self._mean(measured, domain, mask).clamp_min(NOTHING)).square().mean(1)
+        return (drift / self._mean(measured, grid, mask).clamp_min(NOTHING)).square().mean(1)
 
-    def _mean(self, density: Tensor, domain: Grid, mask: Tensor | None) -> Tensor:
+    def _mean(self, density: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
         """The mean over space of a density `(B, T, *S)`, `(B, T)`."""
-        return mean_over(density, tuple(range(2, 2 + domain.ndim)), None if mask is None else mask.unsqueeze(1))
+        return mean_over(density, tuple(range(2, 2 + grid.ndim)), None if mask is None else mask.unsqueeze(1))
 
-    def _size(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def _size(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         measured = self.scale(u.double()) if self.scale else self.density(u.double()).abs()
-        return self._mean(measured, domain, mask).amax(1).clamp_min(torch.finfo(torch.float64).tiny)
+        return self._mean(measured, grid, mask).amax(1).clamp_min(torch.finfo(torch.float64).tiny)
 
-    def sampling_error(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def sampling_error(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """How much of the drift the grid may explain, `(B,)`: point values of a field that the grid does not resolve
         do not sum to its integral. Estimated from the two grids of every other cell."""
         q = self.density(u.double())
         n = q.shape[2] // 2 * 2
         halves = [(q[:, :, i:n:2], None if mask is None else mask[:, i:n:2]) for i in (0, 1)]
-        even, odd = (self._mean(half, domain, cells) for half, cells in halves)
-        return (even - odd).abs().amax(1) / self._size(u, domain, mask)
+        even, odd = (self._mean(half, grid, cells) for half, cells in halves)
+        return (even - odd).abs().amax(1) / self._size(u, grid, mask)
 
-    def aim(self, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
-        return mean_in(domain, mask)(self.density(reference.unsqueeze(1).double()))
+    def aim(self, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
+        return mean_in(grid, mask)(self.density(reference.unsqueeze(1).double()))
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
-        mean, exact = mean_in(domain, mask), u.double()
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
+        mean, exact = mean_in(grid, mask), u.double()
         if self.repair is not None:
             return self.repair(exact, aim, mean).to(u.dtype)
         gap = aim - mean(self.density(exact))
@@ -166,9 +166,9 @@ class Conserved(Law):
         return with_channel(u, self.channel, exact[..., self.channel] + gap)
 
 
-def mean_in(domain: Grid, mask: Tensor | None) -> Mean:
+def mean_in(grid: Grid, mask: Tensor | None) -> Mean:
     """The mean over the cells of a box that count, of `(B, T, *S)` or `(B, T, *S, D)`."""
-    space, cells = tuple(range(2, 2 + domain.ndim)), None if mask is None else mask.unsqueeze(1)
+    space, cells = tuple(range(2, 2 + grid.ndim)), None if mask is None else mask.unsqueeze(1)
 
     def mean(density: Tensor) -> Tensor:
         if cells is None:
@@ -211,7 +211,7 @@ class Within(Law):
     def at_points(self) -> Law:
         return replace(self, keeps_total=False)
 
-    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def residual(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         q = u[..., self.channel].flatten(1)
         if mask is not None:  # in a cell that does not count stands a value that breaks no bound of the others
             cells = mask.unsqueeze(1).expand(u.shape[:-1]).flatten(1)
@@ -219,16 +219,16 @@ class Within(Law):
         excess = torch.maximum(self.low - q.amin(1), q.amax(1) - self.high).clamp_min(0)
         return excess / q.abs().amax(1).clamp_min(torch.finfo(q.dtype).tiny)
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         q = u[..., self.channel]
-        return mean_square(q - q.clamp(self.low, self.high), reference[..., self.channel], domain, mask)
+        return mean_square(q - q.clamp(self.low, self.high), reference[..., self.channel], grid, mask)
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         q = u[..., self.channel]
         inside = q.clamp(self.low, self.high)
         if not self.keeps_total:
             return with_channel(u, self.channel, inside)
-        mean, exact = mean_in(domain, mask), inside.double()
+        mean, exact = mean_in(grid, mask), inside.double()
         middle = mean(exact)
         surplus = middle - mean(q.double())
         for bound, excess in ((self.low, surplus), (self.high, -surplus)):
@@ -265,41 +265,41 @@ class HeldFaces(Law):
     def says(self) -> str:
         return f"{self.name} holds {self.value:g}"
 
-    def _faces(self, domain: Grid) -> list[tuple[int, int]]:
+    def _faces(self, grid: Grid) -> list[tuple[int, int]]:
         """Axis and end of every face of which something is said."""
-        return [(axis, end) for axis in self.axes if domain.shape[axis] >= FEWEST for end in self.ends]
+        return [(axis, end) for axis in self.axes if grid.shape[axis] >= FEWEST for end in self.ends]
 
     @staticmethod
     def _at(cell: int, axis: int, ndim: int) -> tuple[slice | int, ...]:
         """The index of the cells in one place along an axis, in `(B, T, *S)`."""
         return (slice(None),) * (2 + axis) + (cell,) + (slice(None),) * (ndim - axis - 1)
 
-    def _cells(self, q: Tensor, face: tuple[int, int], domain: Grid) -> list[Tensor]:
+    def _cells(self, q: Tensor, face: tuple[int, int], grid: Grid) -> list[Tensor]:
         """The outermost cells of `(B, T, *S)` at a face and the two within, `(B, T, …)` each."""
         axis, end = face
         places = (0, 1, 2) if end == 0 else (-1, -2, -3)
-        return [q[self._at(place, axis, domain.ndim)] for place in places]
+        return [q[self._at(place, axis, grid.ndim)] for place in places]
 
-    def _allowed(self, u: Tensor, face: tuple[int, int], domain: Grid, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _allowed(self, u: Tensor, face: tuple[int, int], grid: Grid, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The outermost cells at a face, and the nearest values that they may have, `(B, T, …)` each."""
-        q, *inner = self._cells(u[..., self.channel], face, domain)
+        q, *inner = self._cells(u[..., self.channel], face, grid)
         near = torch.stack((*inner, torch.full_like(q, self.value)))
         allowed = torch.minimum(torch.maximum(q, near.amin(0)), near.amax(0))
         if mask is not None:
-            counts = torch.stack(self._cells(mask.unsqueeze(1), face, domain)).all(0)
+            counts = torch.stack(self._cells(mask.unsqueeze(1), face, grid)).all(0)
             allowed = torch.where(counts, allowed, q)
         return q, allowed
 
-    def _excess(self, u: Tensor, face: tuple[int, int], domain: Grid, mask: Tensor | None) -> Tensor:
+    def _excess(self, u: Tensor, face: tuple[int, int], grid: Grid, mask: Tensor | None) -> Tensor:
         """How far the outermost cells at a face are beyond what they may be, `(B, T, …)`."""
-        q, allowed = self._allowed(u, face, domain, mask)
+        q, allowed = self._allowed(u, face, grid, mask)
         return q - allowed
 
-    def sampling_error(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def sampling_error(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """The step between the two cells within: what the grid does not resolve next to them is no larger."""
         largest = torch.zeros(len(u), dtype=torch.float64, device=u.device)
-        for face in self._faces(domain):
-            _, near, far = self._cells(u[..., self.channel].double(), face, domain)
+        for face in self._faces(grid):
+            _, near, far = self._cells(u[..., self.channel].double(), face, grid)
             largest = torch.maximum(largest, (near - far).abs().flatten(1).amax(1))
         return largest / self._largest(u, mask).double()
 
@@ -307,31 +307,31 @@ class HeldFaces(Law):
         q = u[..., self.channel] if mask is None else u[..., self.channel].masked_fill(~mask.unsqueeze(1), 0.0)
         return q.abs().flatten(1).amax(1).clamp_min(torch.finfo(u.dtype).tiny)
 
-    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def residual(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         worst = u.new_zeros(len(u))
-        for face in self._faces(domain):
-            worst = torch.maximum(worst, self._excess(u, face, domain, mask).abs().flatten(1).amax(1))
+        for face in self._faces(grid):
+            worst = torch.maximum(worst, self._excess(u, face, grid, mask).abs().flatten(1).amax(1))
         return worst / self._largest(u, mask)
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         total = u.new_zeros(len(u))
-        for face in self._faces(domain):
-            total = total + self._excess(u, face, domain, mask).square().flatten(1).mean(1)
+        for face in self._faces(grid):
+            total = total + self._excess(u, face, grid, mask).square().flatten(1).mean(1)
         return total / mean_square_of(reference[..., self.channel], mask)
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         fixed = u.clone()
-        faces = self._faces(domain)
+        faces = self._faces(grid)
         # A second time where faces meet: a corner lies between cells of edges, which the first time has moved.
         for axis, end in faces * (2 if len(self.axes) > 1 else 1):
-            place = self._at(end, axis, domain.ndim)
-            fixed[..., self.channel][place] = self._allowed(fixed, (axis, end), domain, mask)[1]
+            place = self._at(end, axis, grid.ndim)
+            fixed[..., self.channel][place] = self._allowed(fixed, (axis, end), grid, mask)[1]
         return fixed
 
 
-def mean_square(gap: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None) -> Tensor:
+def mean_square(gap: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
     """The mean square of `(B, T, *S)` over that of a reference `(B, *S)`, `(B,)`."""
-    axes = tuple(range(1, 1 + domain.ndim))
+    axes = tuple(range(1, 1 + grid.ndim))
     cells = None if mask is None else mask.unsqueeze(1)
     return mean_over(gap.square(), tuple(a + 1 for a in axes), cells).mean(1) / mean_square_of(reference, mask)
 

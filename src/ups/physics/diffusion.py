@@ -16,8 +16,8 @@ class PeriodicDiffusion:
     of a step is in proportion to the change, not to the state; the mean stays as it is.
     """
 
-    def __init__(self, domain: Grid, like: Tensor, diffusivity: Callable[[], float | Tensor]) -> None:
-        (self.cells,), (dx,) = domain.shape, domain.spacing
+    def __init__(self, grid: Grid, like: Tensor, diffusivity: Callable[[], float | Tensor]) -> None:
+        (self.cells,), (dx,) = grid.shape, grid.spacing
         k = 2 * math.pi * torch.fft.rfftfreq(self.cells, dx, dtype=torch.float64, device=like.device)
         self.symbol = (-4 / dx**2 * torch.sin(k * dx / 2).square()).to(like.dtype)
         self.diffusivity = diffusivity

@@ -48,8 +48,8 @@ class KuramotoSivashinsky1D(Semilinear):
         storage=Storage(kind="array", pattern="1D_KS_Sols_Nu{nu}.hdf5", attrs={"nu": "Nu"}),
     )
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        return low_modes(draw, domain, amplitude=3.0).unsqueeze(-1)
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        return low_modes(draw, grid, amplitude=3.0).unsqueeze(-1)
 
     # In units of √ν (length) and ν (time) the attractor is the same for every ν; so are these two bounds.
     @property
@@ -100,13 +100,13 @@ class KortewegDeVries1D(Semilinear):
         storage=Storage(kind="array", pattern="1D_KdV_Sols_delta{delta}.hdf5", attrs={"delta": "delta"}),
     )
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        waves = low_modes(draw, domain, amplitude=1.0)
-        return torch.where(draw.chance("solitons", 0.5).unsqueeze(1), self._solitons(draw, domain), waves).unsqueeze(-1)
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        waves = low_modes(draw, grid, amplitude=1.0)
+        return torch.where(draw.chance("solitons", 0.5).unsqueeze(1), self._solitons(draw, grid), waves).unsqueeze(-1)
 
-    def _solitons(self, draw: Draw, domain: Grid) -> Tensor:
+    def _solitons(self, draw: Draw, grid: Grid) -> Tensor:
         """`(B, N)` one to four solitons, each in its own quarter of the box, with their nearest periodic images."""
-        x, length = draw.tensor(domain.coordinates[0]), domain.lengths[0]
+        x, length = draw.tensor(grid.coordinates[0]), grid.lengths[0]
         count = 1 + draw.integers("count", (), SOLITONS)
         amplitude = draw.uniform("height", (SOLITONS,), 0.2, 1.0)
         place = draw.uniform("shift") * length

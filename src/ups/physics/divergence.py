@@ -78,9 +78,9 @@ def _made(
     return Projection(shape, lengths, periodic, device)
 
 
-def projection(domain: Grid, device: torch.device) -> Projection:
+def projection(grid: Grid, device: torch.device) -> Projection:
     """That of a box, made once for each device."""
-    return _made(domain.shape, domain.lengths, domain.periodic, device)
+    return _made(grid.shape, grid.lengths, grid.periodic, device)
 
 
 @dataclass(frozen=True)
@@ -112,29 +112,29 @@ class DivergenceFree(Law):
         size = torch.stack([s.square() for row in slopes for s in row]).sum(0)
         return divergence.square().flatten(1).mean(1), size.flatten(1).mean(1)
 
-    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def residual(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         assert mask is None, "the divergence of a masked field is not measured"
-        divergence, size = self._squares(u, projection(domain, u.device).slopes)
+        divergence, size = self._squares(u, projection(grid, u.device).slopes)
         return (divergence / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
 
-    def sampling_error(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def sampling_error(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """The difference between the divergence to fourth and to second order; nothing where all axes wrap."""
-        p = projection(domain, u.device)
+        p = projection(grid, u.device)
         gap = [fine - coarse for fine, coarse in zip(p.slopes, p.coarse, strict=True)]
         unsure, (_, size) = self._slopes(u, gap), self._squares(u, p.slopes)
-        total = torch.stack([unsure[a][a] for a in range(domain.ndim)]).sum(0).square().flatten(1).mean(1)
+        total = torch.stack([unsure[a][a] for a in range(grid.ndim)]).sum(0).square().flatten(1).mean(1)
         return (total / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def penalty(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         assert mask is None, "the divergence of a masked field is not penalised"
-        slopes = projection(domain, u.device).slopes
+        slopes = projection(grid, u.device).slopes
         divergence, _ = self._squares(u, slopes)
         _, size = self._squares(reference.unsqueeze(1), slopes)
         return (divergence / size.clamp_min(NOTHING)).to(u.dtype)
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         assert mask is None, "the divergence of a masked field is not repaired"
-        p, ndim = projection(domain, u.device), domain.ndim
+        p, ndim = projection(grid, u.device), grid.ndim
         flow = [u[..., c].double() for c in self.channels]
         divergence = torch.stack([along(p.slopes[a], flow[a], a, ndim) for a in range(ndim)]).sum(0)
         potential = p.solve(divergence)

@@ -64,21 +64,21 @@ class Darcy2D(Equation):
     relaxation_time: ClassVar[float] = 1.75
     isotropic: ClassVar[bool] = True
 
-    def inputs(self, draw: Draw, domain: Grid) -> Tensor:
+    def inputs(self, draw: Draw, grid: Grid) -> Tensor:
         """The permeability `(B, X, Y, 1)`, 0.1 or 1."""
         draw64 = dataclasses.replace(draw, dtype=torch.float64)  # so that both precisions have the same medium
         centre = draw64.uniform("centre", (5, 2))
         width = draw64.uniform("width", (5,), 0.0, 0.5)
         bell = [
             torch.exp(-((draw64.tensor(axis) - centre[..., i : i + 1]) ** 2) / width.unsqueeze(-1))
-            for i, axis in enumerate(domain.coordinates)
+            for i, axis in enumerate(grid.coordinates)
         ]
         total = torch.einsum("bgx,bgy->bxy", *bell)
         high = total > total.mean((1, 2), keepdim=True)
         a = torch.full(high.shape, 0.1, dtype=draw.dtype, device=draw.device)
         return a.masked_fill_(high, 1.0).unsqueeze(-1)
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
         """Where the relaxation starts: c (1 + δ w(x)), c ~ U(0.1, 10), δ ~ U(0.01, 0.2).
 
         w sums the waves cos(2π k·x + φ) with both components of k in ±1 … ±4 and |k| ≤ 4, amplitudes |k|^(−1/2)
@@ -86,48 +86,48 @@ class Darcy2D(Equation):
         """
         size = range(-4, 5)
         waves = [(k, m) for k in range(1, 5) for m in size if m and k * k + m * m <= 16]
-        x, y = (2 * math.pi * draw.tensor(axis) for axis in domain.coordinates)
+        x, y = (2 * math.pi * draw.tensor(axis) for axis in grid.coordinates)
         phase = draw.uniform("phase", (len(waves),), 0.0, 2 * math.pi)
         weights = [math.hypot(*k) ** -0.5 for k in waves]
-        field = torch.zeros((len(draw), *domain.shape), dtype=draw.dtype, device=draw.device)
+        field = torch.zeros((len(draw), *grid.shape), dtype=draw.dtype, device=draw.device)
         for i, ((k, m), weight) in enumerate(zip(waves, weights, strict=True)):
             angle = (k * x).unsqueeze(1) + m * y + phase[:, i].reshape(-1, 1, 1)
             field += weight / sum(weights) * angle.cos()
         level, delta = draw.uniform("level", (1, 1), 0.1, 10.0), draw.uniform("delta", (1, 1), 0.01, 0.2)
         return (level * (1 + delta * field)).unsqueeze(-1)
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:
         """There is none without a medium: see `relaxation`."""
         raise PhysicsError(
             f"darcy2d has no stepper for scheme '{scheme}': every sample has its own medium; call simulate, or "
-            f"relaxation with a permeability of {domain.shape[0]}x{domain.shape[1]} cells and dtype {like.dtype}."
+            f"relaxation with a permeability of {grid.shape[0]}x{grid.shape[1]} cells and dtype {like.dtype}."
         )
 
     def laws(self) -> tuple[Law, ...]:
         return (Positive("pressure", 0), HeldFaces("walls", 0, 0.0, (0, 1)))
 
-    def relaxation(self, a: Tensor, domain: Grid) -> LinearRelaxation:
+    def relaxation(self, a: Tensor, grid: Grid) -> LinearRelaxation:
         """u_t = ∇·(a∇u) + β in the media a ≤ 1, `(B, X, Y, 1)`, with zeros in the ghost cells."""
-        flow = FiveCell(a[..., 0].double(), domain, harmonic=False)
-        radius = 4 * sum(1 / width**2 for width in domain.spacing)
+        flow = FiveCell(a[..., 0].double(), grid, harmonic=False)
+        radius = 4 * sum(1 / width**2 for width in grid.spacing)
         return LinearRelaxation(lambda u: flow(u[..., 0]).unsqueeze(-1), self.beta, radius)
 
-    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
+    def simulate(self, draw: Draw, grid: Grid, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
         """The pressure `(B, 1, X, Y, 1)`; `times` has no meaning here."""
         self.check_scheme(scheme)
-        a = self.inputs(draw, domain)
+        a = self.inputs(draw, grid)
         if scheme == "accurate":
             beta = torch.full((len(a),), self.beta, dtype=torch.float64, device=a.device)
-            return self.steady_system({"beta": beta}, a, domain).solution(SOLVED).to(a.dtype).unsqueeze(1)
-        start = initial_states(self, draw, domain)
-        return solve(self.relaxation(a, domain), start, [0.0, self.relaxation_time])[:, 1:]
+            return self.steady_system({"beta": beta}, a, grid).solution(SOLVED).to(a.dtype).unsqueeze(1)
+        start = initial_states(self, draw, grid)
+        return solve(self.relaxation(a, grid), start, [0.0, self.relaxation_time])[:, 1:]
 
     @classmethod
-    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Grid) -> SteadySystem:
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, grid: Grid) -> SteadySystem:
         if not bool(((inputs > 0) & inputs.isfinite()).all()):
             raise PhysicsError("The permeability must be finite and positive in every cell.")
         force = params["beta"].to(inputs.device, torch.float64).reshape(-1, 1, 1, 1)
-        return diffusion_system(inputs, force.expand_as(inputs), domain)
+        return diffusion_system(inputs, force.expand_as(inputs), grid)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Poisson2D(Equation):
     )
     isotropic: ClassVar[bool] = True
 
-    def inputs(self, draw: Draw, domain: Grid) -> Tensor:
+    def inputs(self, draw: Draw, grid: Grid) -> Tensor:
         """The force `(B, X, Y, 1)`. Summed wave by wave: a matrix product may round differently in another batch."""
         draw64 = dataclasses.replace(draw, dtype=torch.float64)
         k = torch.arange(FORCE_WAVES, dtype=torch.float64, device=draw.device)
@@ -165,34 +165,34 @@ class Poisson2D(Equation):
         power = torch.where(k > 0, 0.5, 1.0)
         size = size / (size.square() * power[:, None] * power).sum().sqrt()
         amplitude = size * draw64.normal("force", (FORCE_WAVES, FORCE_WAVES))
-        x, y = (torch.cos(math.pi * k[:, None] * draw64.tensor(axis)) for axis in domain.coordinates)
+        x, y = (torch.cos(math.pi * k[:, None] * draw64.tensor(axis)) for axis in grid.coordinates)
         rows = torch.zeros((len(draw), FORCE_WAVES, len(y[0])), dtype=torch.float64, device=draw.device)
-        total = torch.zeros((len(draw), *domain.shape), dtype=torch.float64, device=draw.device)
+        total = torch.zeros((len(draw), *grid.shape), dtype=torch.float64, device=draw.device)
         for m in range(FORCE_WAVES):
             rows += amplitude[:, :, m, None] * y[m]
         for i in range(FORCE_WAVES):
             total += rows[:, i, None, :] * x[i, :, None]
         return total.unsqueeze(-1).to(draw.dtype)
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
         """Nothing: the solution does not depend on a start."""
-        return torch.zeros((len(draw), *domain.shape, 1), dtype=draw.dtype, device=draw.device)
+        return torch.zeros((len(draw), *grid.shape, 1), dtype=draw.dtype, device=draw.device)
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
         """There is none: nothing moves."""
         raise PhysicsError(f"poisson2d has no stepper for scheme '{scheme}': it has no time; call simulate.")
 
-    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
+    def simulate(self, draw: Draw, grid: Grid, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
         """The potential `(B, 1, X, Y, 1)`; `times` has no meaning here."""
         self.check_scheme(scheme)
-        system = self.steady_system({}, self.inputs(draw, domain), domain)
+        system = self.steady_system({}, self.inputs(draw, grid), grid)
         return system.solution(SOLVED).to(draw.dtype).unsqueeze(1)
 
     @classmethod
-    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Grid) -> SteadySystem:  # noqa: ARG003
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, grid: Grid) -> SteadySystem:  # noqa: ARG003
         if not bool(inputs.isfinite().all()):
             raise PhysicsError("The force must be finite in every cell.")
-        return diffusion_system(torch.ones_like(inputs), inputs, domain)
+        return diffusion_system(torch.ones_like(inputs), inputs, grid)
 
 
 class FiveCell:
@@ -202,11 +202,11 @@ class FiveCell:
     Otherwise face values are arithmetic means and the boundary values sit in ghost cells, a whole cell from them.
     """
 
-    def __init__(self, a: Tensor, domain: Grid, harmonic: bool) -> None:
+    def __init__(self, a: Tensor, grid: Grid, harmonic: bool) -> None:
         edge = 2.0 if harmonic else 1.0
         self.faces: list[Tensor] = []  # per axis: conductance of the n + 1 faces, over the squared cell width
         self.diagonal = torch.zeros_like(a)
-        for axis, width in enumerate(domain.spacing, start=1):
+        for axis, width in enumerate(grid.spacing, start=1):
             n = a.shape[axis]
             low, high = a.narrow(axis, 0, n - 1), a.narrow(axis, 1, n - 1)
             inner = 2 * low * high / (low + high) if harmonic else (low + high) / 2
@@ -224,22 +224,22 @@ class FiveCell:
         return total
 
 
-def diffusion_system(a: Tensor, force: Tensor, domain: Grid) -> SteadySystem:
+def diffusion_system(a: Tensor, force: Tensor, grid: Grid) -> SteadySystem:
     """−∇·(a∇u) = force, u = 0 on the boundary, in double precision; a > 0 and force are `(B, X, Y, 1)`.
 
     Iterations grow with √(max a / min a): about 40 to 1e-10 for a ratio of 10 at every resolution.
     """
-    flow = FiveCell(a[..., 0].double(), domain, harmonic=True)
-    return SteadySystem(flow, inverse_laplacian(domain, a.device), force[..., 0].double())
+    flow = FiveCell(a[..., 0].double(), grid, harmonic=True)
+    return SteadySystem(flow, inverse_laplacian(grid, a.device), force[..., 0].double())
 
 
-def inverse_laplacian(domain: Grid, device: torch.device) -> Callable[[Tensor], Tensor]:
+def inverse_laplacian(grid: Grid, device: torch.device) -> Callable[[Tensor], Tensor]:
     """(−Δ)⁻¹ on `(B, X, Y)` for u = 0 on the outer faces, exact for the five-point stencil, by fast sine transforms."""
-    total = torch.zeros(domain.shape, dtype=torch.float64, device=device)
-    for axis, (n, width) in enumerate(zip(domain.shape, domain.spacing, strict=True)):
+    total = torch.zeros(grid.shape, dtype=torch.float64, device=device)
+    for axis, (n, width) in enumerate(zip(grid.shape, grid.spacing, strict=True)):
         k = torch.arange(1, n + 1, dtype=torch.float64, device=device)
         eigen = (2 / width * torch.sin(math.pi * k / (2 * n))) ** 2
-        total = total + eigen.reshape([-1 if i == axis else 1 for i in range(domain.ndim)])
+        total = total + eigen.reshape([-1 if i == axis else 1 for i in range(grid.ndim)])
 
     def solve_poisson(r: Tensor) -> Tensor:
         spectrum = sine_transform(sine_transform(r).transpose(1, 2)) / total.T

@@ -54,9 +54,9 @@ def divergence(flux: Tensor, axis: int, dx: float) -> Tensor:
     return (flux.narrow(axis, 1, n) - flux.narrow(axis, 0, n)).mul_(1 / dx)
 
 
-def flux_sum(domain: Grid, flux: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
+def flux_sum(grid: Grid, flux: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
     """−∇·F of states `(B, C, *S)`, all axes at once; `flux` is that between the states at both sides of faces."""
-    axes = [(2 + a, dx, periodic) for a, (dx, periodic) in enumerate(zip(domain.spacing, domain.periodic, strict=True))]
+    axes = [(2 + a, dx, periodic) for a, (dx, periodic) in enumerate(zip(grid.spacing, grid.periodic, strict=True))]
 
     def tendency(q: Tensor) -> Tensor:
         change = [divergence(flux(*face_states(q, a, periodic), a - 2), a, -dx) for a, dx, periodic in axes]
@@ -90,7 +90,7 @@ class FiniteVolume:
     still on their way go on without the others. `kernels` takes the steps on a GPU; without it they are compiled.
     """
 
-    domain: Grid
+    grid: Grid
     tendency: Callable[[Tensor], Tensor]
     limit: Callable[[Tensor], Tensor]
     cfl: float

@@ -259,7 +259,7 @@ def radii(axes: tuple[Array, ...]) -> list[float]:
 
 def pieces(trajectory: Trajectory) -> Iterator[Piece]:
     """Windows of several lengths spread evenly over a trajectory; a steady one is a single piece, a short one none."""
-    axes = tuple(np.asarray(x, dtype=np.float64) for x in trajectory.domain.coordinates)
+    axes = tuple(np.asarray(x, dtype=np.float64) for x in trajectory.grid.coordinates)
     spacing = tuple(float((x[-1] - x[0]) / (len(x) - 1)) for x in axes)
     inputs = np.asarray(trajectory.inputs, dtype=np.float64)
 

@@ -86,20 +86,20 @@ class GasRepair:
     def laws(self) -> int:
         return 4 + self.ndim
 
-    def aim(self, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def aim(self, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """The means of density, momenta and twice the energy, that in D equal parts, `(B, 1, …, 1 + 2 D)`."""
         u = reference.unsqueeze(1).double()
         density, velocity = u[..., :1], u[..., 2:]
         energy = (2 / self.ndim * energy_of(u)).unsqueeze(-1).expand_as(velocity)
-        return mean_in(domain, mask)(torch.cat((density, density * velocity, energy), -1))
+        return mean_in(grid, mask)(torch.cat((density, density * velocity, energy), -1))
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """One frame `(B, 1, *S, 2 + D)` that obeys all laws."""
         if mask is None and _fits_a_kernel(u, aim):
             from ups.physics.law_kernels import repair_gas
 
             return repair_gas(u, aim, self.ndim, WARMTH, LEAST)
-        mean, exact, n = mean_in(domain, mask), u.double(), self.ndim
+        mean, exact, n = mean_in(grid, mask), u.double(), self.ndim
         density, pressure, velocity = exact.tensor_split((1, 2), -1)
         density, mass = _positive(density, mean(density), aim[..., :1], mean)
         flow = density * velocity

@@ -61,27 +61,27 @@ class Incompressible2D(Equation):
     def kappa(self) -> float:
         return self.nu / SCHMIDT
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
         """Velocity from a random stream function, rescaled to a largest speed U(0.3, 1); tracer 1 + a field in ±1."""
-        u, v = smooth_field(draw, domain, "stream", (0, 1)), -smooth_field(draw, domain, "stream", (1, 0))
+        u, v = smooth_field(draw, grid, "stream", (0, 1)), -smooth_field(draw, grid, "stream", (1, 0))
         scale = draw.uniform("speed", (), 0.3, 1.0) / (u.square() + v.square()).amax((1, 2)).sqrt()
-        tracer = smooth_field(draw, domain, "tracer")
+        tracer = smooth_field(draw, grid, "tracer")
         tracer = 1 + tracer / tracer.abs().amax((1, 2)).view(-1, 1, 1)
         scale = scale.view(-1, 1, 1)
         return torch.stack([u * scale, v * scale, tracer], dim=-1)
 
-    def inputs(self, draw: Draw, domain: Grid) -> Tensor:
+    def inputs(self, draw: Draw, grid: Grid) -> Tensor:
         """The force `(B, X, Y, 2)`: two smooth fields without mean, rescaled to a largest size U(0.3, 1)."""
-        force = torch.stack([smooth_field(draw, domain, f"force{axis}") for axis in "xy"], dim=-1)
+        force = torch.stack([smooth_field(draw, grid, f"force{axis}") for axis in "xy"], dim=-1)
         largest = force.square().sum(-1).amax((1, 2)).sqrt()
         return force * (draw.uniform("push", (), 0.3, 1.0) / largest).view(-1, 1, 1, 1)
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:
         """A stepper without force; `forced` takes one."""
         self.check_scheme(scheme)
-        return self.forced(domain, like.new_zeros((1, *domain.shape, 2)))
+        return self.forced(grid, like.new_zeros((1, *grid.shape, 2)))
 
-    def forced(self, domain: Grid, force: Tensor, at_least: int | None = None) -> Padded:
+    def forced(self, grid: Grid, force: Tensor, at_least: int | None = None) -> Padded:
         """The stepper under a steady force `(B, X, Y, 2)`, one per sample or one for all.
 
         It solves on a grid fine enough for the tracer, and no coarser than `at_least`: by default the stored grid,
@@ -89,20 +89,20 @@ class Incompressible2D(Equation):
         that speed the shortest kept wave turns by two radians per step, which is stable up to 2.8; the waves that
         carry energy are far longer, and turn by far less.
         """
-        least = domain.shape if at_least is None else (at_least, at_least)
-        fine = resolving(domain, 2.5 * math.sqrt(STRAIN / self.kappa), least)
+        least = grid.shape if at_least is None else (at_least, at_least)
+        fine = resolving(grid, 2.5 * math.sqrt(STRAIN / self.kappa), least)
         kx, ky = wavenumbers(fine, force.device, torch.float64, real=True)
         damping = torch.tensor([self.nu, self.nu, self.kappa], dtype=torch.float64, device=force.device)
         highest = 2 / 3 * math.pi / min(fine.spacing)
-        spectrum = resize_spectrum(torch.fft.rfftn(force, dim=(1, 2)), domain.shape, fine.shape)
+        spectrum = resize_spectrum(torch.fft.rfftn(force, dim=(1, 2)), grid.shape, fine.shape)
         decay = -(kx**2 + ky**2).unsqueeze(-1) * damping
-        return Padded(domain, ETDRK4(fine, decay, _Tendency(fine, spectrum), step=2.0 / (SPEED * highest)))
+        return Padded(grid, ETDRK4(fine, decay, _Tendency(fine, spectrum), step=2.0 / (SPEED * highest)))
 
-    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:
+    def simulate(self, draw: Draw, grid: Grid, times: Sequence[float], scheme: str) -> Tensor:
         self.check_scheme(scheme)
         # Random states and forces hold 4 waves per axis: a grid of 512 would only repeat what the tracer's grid knows.
-        stepper = self.forced(domain, self.inputs(draw, domain), at_least=8 * CUTOFF)
-        return solve(stepper, initial_states(self, draw, domain), times)
+        stepper = self.forced(grid, self.inputs(draw, grid), at_least=8 * CUTOFF)
+        return solve(stepper, initial_states(self, draw, grid), times)
 
     def laws(self) -> tuple[Law, ...]:
         return (
@@ -118,12 +118,12 @@ class _Tendency:
     is (∂y, −∂x) ω / k² up to the mean, which the force's mean drives.
     """
 
-    def __init__(self, domain: Grid, force: Tensor) -> None:
+    def __init__(self, grid: Grid, force: Tensor) -> None:
         dtype = force.real.dtype
-        kx, ky = wavenumbers(domain, force.device, dtype, real=True)
-        keep = dealias_mask(domain, force.device, dtype)
+        kx, ky = wavenumbers(grid, force.device, dtype, real=True)
+        keep = dealias_mask(grid, force.device, dtype)
         square = (kx**2 + ky**2).masked_fill_((kx == 0) & (ky == 0), 1.0)
-        self.shape = domain.shape
+        self.shape = grid.shape
         self.shear, self.normal = (kx**2 - ky**2) * keep, -kx * ky * keep
         self.grad = -1j * torch.stack([kx, ky], dim=-1) * keep.unsqueeze(-1)
         self.velocity = torch.stack([1j * ky, -1j * kx], dim=-1) / square.unsqueeze(-1)

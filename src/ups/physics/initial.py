@@ -15,24 +15,22 @@ ABSOLUTE = 0.1  # probability that PDEBench takes the absolute value of a 1D sta
 REFERENCE = {1: 1024, 2: 128, 3: 32}
 
 
-def random_waves(
-    draw: Draw, domain: Grid, name: str = "u", amplitude: float | Tensor = 1.0, channels: int = 1
-) -> Tensor:
+def random_waves(draw: Draw, grid: Grid, name: str = "u", amplitude: float | Tensor = 1.0, channels: int = 1) -> Tensor:
     """Smooth periodic states `(B, *S, channels)` without mean, in one, two or three dimensions.
 
     A sum of plane waves (`plane_waves`) with at most 4 periods along an axis, scaled so that its largest absolute value
     is `amplitude`, a number or `(B, channels)`. It is a function of the coordinates alone, so a finer grid shows the
     same state (the extreme is sought on a fixed grid, and may be missed by half a percent). Needs 9 cells per axis.
     """
-    waves = plane_waves(draw, name, channels, domain.ndim)
-    largest = evaluate(waves, reference(domain), draw).abs().flatten(2).amax(2)
-    scale = (amplitude / largest).view(len(draw), channels, *([1] * domain.ndim))
-    return (evaluate(waves, domain, draw) * scale).movedim(1, -1)
+    waves = plane_waves(draw, name, channels, grid.ndim)
+    largest = evaluate(waves, reference(grid), draw).abs().flatten(2).amax(2)
+    scale = (amplitude / largest).view(len(draw), channels, *([1] * grid.ndim))
+    return (evaluate(waves, grid, draw) * scale).movedim(1, -1)
 
 
-def low_modes(draw: Draw, domain: Grid, amplitude: float) -> Tensor:
+def low_modes(draw: Draw, grid: Grid, amplitude: float) -> Tensor:
     """`(B, N)` Σ_m A_m sin(2π m x / L + φ_m), A ~ U(−1, 1) scaled so that |u| ≤ `amplitude`; mean zero."""
-    x = draw.tensor(2 * math.pi * (domain.coordinates[0] - domain.bounds[0][0]) / domain.lengths[0])
+    x = draw.tensor(2 * math.pi * (grid.coordinates[0] - grid.bounds[0][0]) / grid.lengths[0])
     size = draw.uniform("amplitude", (LOW,), -amplitude / LOW, amplitude / LOW)
     phase = draw.uniform("phase", (LOW,), 0.0, 2 * math.pi)
     u = torch.zeros((len(draw), len(x)), dtype=draw.dtype, device=draw.device)
@@ -41,7 +39,7 @@ def low_modes(draw: Draw, domain: Grid, amplitude: float) -> Tensor:
     return u
 
 
-def smooth_field(draw: Draw, domain: Grid, name: str, slope: tuple[int, int] = (0, 0)) -> Tensor:
+def smooth_field(draw: Draw, grid: Grid, name: str, slope: tuple[int, int] = (0, 0)) -> Tensor:
     """`(B, X, Y)` random sum of the modes 0 ≤ |m| ≤ 4 per axis, but the constant; `slope`: derivatives per axis.
 
     Amplitudes are uniform in (−1, 1)/(1 + m²). Built without any trigonometry or sum that runs over the batch, so a
@@ -49,17 +47,17 @@ def smooth_field(draw: Draw, domain: Grid, name: str, slope: tuple[int, int] = (
     """
     bases = []
     for axis, order in enumerate(slope):
-        angle = 2 * math.pi * (domain.coordinates[axis] - domain.bounds[axis][0]) / domain.lengths[axis]
+        angle = 2 * math.pi * (grid.coordinates[axis] - grid.bounds[axis][0]) / grid.lengths[axis]
         rows = []
         for m in range(CUTOFF + 1):
             turn = order * math.pi / 2
-            scale = (2 * math.pi * m / domain.lengths[axis]) ** order
+            scale = (2 * math.pi * m / grid.lengths[axis]) ** order
             rows += [draw.tensor(scale * f(m * torch.as_tensor(angle) + turn).numpy()) for f in (torch.cos, torch.sin)]
         bases.append(rows)
     size = draw.uniform(name, (2 * CUTOFF + 2, 2 * CUTOFF + 2), -1.0, 1.0)
-    field = torch.zeros((len(draw), *domain.shape), dtype=draw.dtype, device=draw.device)
+    field = torch.zeros((len(draw), *grid.shape), dtype=draw.dtype, device=draw.device)
     for i, along_x in enumerate(bases[0]):
-        row = torch.zeros((len(draw), domain.shape[1]), dtype=draw.dtype, device=draw.device)
+        row = torch.zeros((len(draw), grid.shape[1]), dtype=draw.dtype, device=draw.device)
         for j, along_y in enumerate(bases[1]):
             if i > 1 or j > 1:  # 0 and 1 are the constant's cosine and sine
                 row += size[:, i, j, None] / (1 + (i // 2) ** 2 + (j // 2) ** 2) * along_y
@@ -101,18 +99,16 @@ def window_of(draw: Draw, x: Tensor, probability: float, name: str = "u") -> Ten
     return torch.where(r < probability, faded, torch.ones_like(faded))
 
 
-def pdebench_points(domain: Grid) -> Grid:
+def pdebench_points(grid: Grid) -> Grid:
     """Points stretched by L / (L − dx): PDEBench takes the first to the last cell centre for one wavelength.
 
     Evaluated there, a periodic state becomes PDEBench's, which misses periodicity by one cell in a thousand.
     """
     stretched = tuple(
         lo + (x - lo) * (length / (length - dx))
-        for x, (lo, _), length, dx in zip(
-            domain.coordinates, domain.bounds, domain.lengths, domain.spacing, strict=True
-        )
+        for x, (lo, _), length, dx in zip(grid.coordinates, grid.bounds, grid.lengths, grid.spacing, strict=True)
     )
-    return Grid.along(stretched, domain.periodic, domain.bounds)
+    return Grid.along(stretched, grid.periodic, grid.bounds)
 
 
 def normalised(u: Tensor) -> Tensor:
@@ -151,18 +147,18 @@ def solenoidal(coefficients: Tensor, draw: Draw) -> Tensor:
     return coefficients - grid * along
 
 
-def evaluate(coefficients: Tensor, domain: Grid, draw: Draw) -> Tensor:
-    """The fields `(B, count, *S)` at the points of `domain`, one axis after the other, each a matrix product."""
+def evaluate(coefficients: Tensor, grid: Grid, draw: Draw) -> Tensor:
+    """The fields `(B, count, *S)` at the points of `grid`, one axis after the other, each a matrix product."""
     k = torch.arange(-CUTOFF, CUTOFF + 1, device=draw.device, dtype=draw.dtype)
     field = coefficients
-    for x, length in zip(domain.coordinates, domain.lengths, strict=True):
+    for x, length in zip(grid.coordinates, grid.lengths, strict=True):
         angle = (2 * math.pi / length) * draw.tensor(x)[:, None] * k
         waves = torch.polar(torch.ones_like(angle), angle)
         field = torch.tensordot(field, waves, dims=([2], [1]))
     return field.real
 
 
-def reference(domain: Grid) -> Grid:
+def reference(grid: Grid) -> Grid:
     """A fixed grid on which means and extremes are taken, so that a state does not depend on its resolution."""
-    n = REFERENCE[domain.ndim]
-    return Grid((n,) * domain.ndim, domain.periodic, domain.bounds)
+    n = REFERENCE[grid.ndim]
+    return Grid((n,) * grid.ndim, grid.periodic, grid.bounds)

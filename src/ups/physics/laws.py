@@ -73,7 +73,7 @@ def repaired(
     frame: Tensor,
     laws: Sequence[Law],
     reference: Tensor,
-    domain: Grid,
+    grid: Grid,
     mask: Tensor | None = None,
     aims: Sequence[Tensor] | None = None,
 ) -> Tensor:
@@ -84,8 +84,8 @@ def repaired(
     repairs, frames = repairs_of(laws), frame.unsqueeze(1)
     if isinstance(repairs[0], Law):  # one repair of all has none after it, and computes in float64 by itself
         frames = frames.double()
-    for repair, aim in zip(repairs, aims or aims_of(laws, reference, domain, mask), strict=True):
-        frames = repair.restore(frames, aim, domain, mask)
+    for repair, aim in zip(repairs, aims or aims_of(laws, reference, grid, mask), strict=True):
+        frames = repair.restore(frames, aim, grid, mask)
     return frames.squeeze(1).to(frame.dtype)
 
 
@@ -96,14 +96,14 @@ def repairs_of(laws: Sequence[Law]) -> Sequence[Law | JointRepair]:
     return (joint,) if joint is not None and whole else laws
 
 
-def aims_of(laws: Sequence[Law], reference: Tensor, domain: Grid, mask: Tensor | None = None) -> list[Tensor]:
+def aims_of(laws: Sequence[Law], reference: Tensor, grid: Grid, mask: Tensor | None = None) -> list[Tensor]:
     """What each of the repairs of laws aims at, given a reference."""
-    return [repair.aim(reference, domain, mask) for repair in repairs_of(laws)]
+    return [repair.aim(reference, grid, mask) for repair in repairs_of(laws)]
 
 
-def broken(frames: Tensor, laws: Iterable[Law], reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+def broken(frames: Tensor, laws: Iterable[Law], reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
     """How much frames `(B, T, *S, C)` break laws, `(B,)`: the sum of their penalties; 0 where there is none."""
     total = frames.new_zeros(len(frames))
     for law in laws:
-        total = total + law.penalty(frames, reference, domain, mask).to(total.dtype)
+        total = total + law.penalty(frames, reference, grid, mask).to(total.dtype)
     return total

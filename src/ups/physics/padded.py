@@ -29,11 +29,11 @@ def resize_spectrum(spectrum: Tensor, shape: tuple[int, ...], to: tuple[int, ...
     return spectrum * (math.prod(to) / math.prod(shape))
 
 
-def resolving(domain: Grid, wavenumber: float, at_least: tuple[int, ...]) -> Grid:
-    """The coarsest grid on the box of `domain` that holds waves up to `wavenumber` in two thirds of its spectrum.
+def resolving(grid: Grid, wavenumber: float, at_least: tuple[int, ...]) -> Grid:
+    """The coarsest grid on the box of `grid` that holds waves up to `wavenumber` in two thirds of its spectrum.
 
     Args:
-        domain: A grid of the box.
+        grid: A grid of the box.
         wavenumber: The largest wavenumber, in radians per length.
         at_least: The least number of cells along each axis, taken where it is enough; larger numbers are even products
             of small primes, which transform fast.
@@ -41,12 +41,12 @@ def resolving(domain: Grid, wavenumber: float, at_least: tuple[int, ...]) -> Gri
     from scipy.fft import next_fast_len  # slow to import
 
     shape = []
-    for length, least in zip(domain.lengths, at_least, strict=True):
+    for length, least in zip(grid.lengths, at_least, strict=True):
         n = max(least, _cells(wavenumber, length))
         while n != least and (n % 2 or n != next_fast_len(n, real=True)):
             n += 1
         shape.append(n)
-    return Grid(tuple(shape), domain.periodic, domain.bounds)
+    return Grid(tuple(shape), grid.periodic, grid.bounds)
 
 
 def _cells(wavenumber: float, length: float) -> int:
@@ -55,34 +55,34 @@ def _cells(wavenumber: float, length: float) -> int:
 
 @dataclass
 class Padded:
-    """Solves with `inner` on its own grid; what goes in and out lives on `domain`.
+    """Solves with `inner` on its own grid; what goes in and out lives on `grid`.
 
     In: the trigonometric interpolant of the stored values. Out: the modes of the solution that the stored grid holds,
     so integrals are exact, and values are exact wherever the stored grid resolves the solution. Modes above two
     thirds of the solving grid's Nyquist are dropped at the start.
     """
 
-    domain: Grid
+    grid: Grid
     inner: ETDRK4
 
     @classmethod
-    def grid(cls, domain: Grid, wavenumber: float) -> Grid:
-        """The grid to solve on, for what is stored on `domain` and has waves up to `wavenumber`."""
-        return resolving(domain, wavenumber, at_least=domain.shape)
+    def solving(cls, grid: Grid, wavenumber: float) -> Grid:
+        """The grid to solve on, for what is stored on `grid` and has waves up to `wavenumber`."""
+        return resolving(grid, wavenumber, at_least=grid.shape)
 
     def start(self, u0: Tensor) -> Tensor:
-        axes, fine = tuple(range(1, 1 + self.domain.ndim)), self.inner.domain
+        axes, fine = tuple(range(1, 1 + self.grid.ndim)), self.inner.grid
         keep = dealias_mask(fine, u0.device, u0.dtype).unsqueeze(-1)
-        spectrum = resize_spectrum(torch.fft.rfftn(u0, dim=axes), self.domain.shape, fine.shape) * keep
+        spectrum = resize_spectrum(torch.fft.rfftn(u0, dim=axes), self.grid.shape, fine.shape) * keep
         return self.inner.start(torch.fft.irfftn(spectrum, s=fine.shape, dim=axes))
 
     def advance(self, state: Tensor, t0: float, t1: float) -> Tensor:
         return self.inner.advance(state, t0, t1)
 
     def read(self, state: Tensor) -> Tensor:
-        axes = tuple(range(1, 1 + self.domain.ndim))
-        spectrum = resize_spectrum(state, self.inner.domain.shape, self.domain.shape)
-        values: Tensor = torch.fft.irfftn(spectrum, s=self.domain.shape, dim=axes)
+        axes = tuple(range(1, 1 + self.grid.ndim))
+        spectrum = resize_spectrum(state, self.inner.grid.shape, self.grid.shape)
+        values: Tensor = torch.fft.irfftn(spectrum, s=self.grid.shape, dim=axes)
         return values
 
 
@@ -95,13 +95,13 @@ class Sampled(Padded):
     """
 
     @classmethod
-    def grid(cls, domain: Grid, wavenumber: float) -> Grid:
+    def solving(cls, grid: Grid, wavenumber: float) -> Grid:
         from scipy.fft import next_fast_len  # slow to import
 
-        sizes = zip(domain.shape, domain.lengths, strict=True)
+        sizes = zip(grid.shape, grid.lengths, strict=True)
         shape = (n * next_fast_len(math.ceil(_cells(wavenumber, length) / n), real=True) for n, length in sizes)
-        return Grid(tuple(shape), domain.periodic, domain.bounds)
+        return Grid(tuple(shape), grid.periodic, grid.bounds)
 
     def read(self, state: Tensor) -> Tensor:
-        every = (slice(None, None, m // n) for m, n in zip(self.inner.domain.shape, self.domain.shape, strict=True))
+        every = (slice(None, None, m // n) for m, n in zip(self.inner.grid.shape, self.grid.shape, strict=True))
         return self.inner.read(state)[(slice(None), *every)]

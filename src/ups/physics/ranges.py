@@ -43,30 +43,30 @@ class InitialRange(Law):
     def at_points(self) -> Law:
         return replace(self, keeps_total=False)
 
-    def aim(self, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def aim(self, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """What a repair aims at, `(B, 6)`: the lowest and the highest value that are allowed after `reference
         (B, *S, C)`, its own lowest, highest and mean, and how large values may be before a frame's mean is lost. The
         bounds are numbers of the reference's type, so that no frame of that type rounds to what is beyond."""
         q = filled(reference[..., self.channel], mask)
-        bounds = torch.stack((*self._range(q, domain), *torch.aminmax(q.flatten(1), dim=1)), 1).double()
+        bounds = torch.stack((*self._range(q, grid), *torch.aminmax(q.flatten(1), dim=1)), 1).double()
         largest = bounds[:, :2].abs().amax(1, keepdim=True)
         return torch.cat((bounds, q.double().flatten(1).mean(1, keepdim=True), MEAN_IS_LOST * largest), 1)
 
-    def _range(self, q: Tensor, domain: Grid) -> tuple[Tensor, Tensor]:
+    def _range(self, q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
         """The lowest and the highest value that frames after `q (B, *S)` may have, `(B,)` each."""
-        low, high = extremes(q, domain)
+        low, high = extremes(q, grid)
         for value in self.within:
             low, high = low.clamp_max(value), high.clamp_min(value)
         size = torch.finfo(q.dtype)
         room = SOLVER_ERROR * (high - low) + 16 * size.eps * torch.maximum(high.abs(), low.abs()) + size.tiny
         return low - room, high + room
 
-    def restore(self, u: Tensor, aim: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def restore(self, u: Tensor, aim: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         q = u[..., self.channel].double()
         low, high, lowest, highest, usual, limit = (x.reshape(-1, *(1,) * (q.ndim - 1)) for x in aim.unbind(1))
         inside = q.clamp(low, high)
         if self.keeps_total:
-            mean = mean_in(domain, mask)
+            mean = mean_in(grid, mask)
             counted = q if mask is None else q.masked_fill(~mask.unsqueeze(1), 0.0)
             size = torch.linalg.vector_norm(counted, math.inf, tuple(range(2, q.ndim)), keepdim=True)
             middle, want = mean(inside), torch.where(size > limit, usual, mean(q)).clamp(lowest, highest)
@@ -75,27 +75,27 @@ class InitialRange(Law):
             inside = torch.lerp(inside, bound, (middle - want) / (middle - bound))
         return with_channel(u, self.channel, inside)
 
-    def _excess(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None) -> Tensor:
+    def _excess(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
         """How far each cell of frames is beyond the range of a reference, `(B, T, *S)`; 0 where it is not."""
         q = u[..., self.channel]
-        bounds = self._range(filled(reference[..., self.channel], mask), domain)
+        bounds = self._range(filled(reference[..., self.channel], mask), grid)
         return q - q.clamp(*(bound.reshape(-1, *(1,) * (q.ndim - 1)) for bound in bounds))
 
-    def residual(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
-        excess = self._excess(u, u[:, 0], domain, mask).abs()
+    def residual(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
+        excess = self._excess(u, u[:, 0], grid, mask).abs()
         size = u[..., self.channel].abs()
         if mask is not None:
             excess, size = (x.masked_fill(~mask.unsqueeze(1), 0.0) for x in (excess, size))
         return excess.flatten(1).amax(1) / size.flatten(1).amax(1).clamp_min(torch.finfo(u.dtype).tiny)
 
-    def penalty(self, u: Tensor, reference: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
-        excess = self._excess(u, reference, domain, mask)
-        return mean_square(excess, reference[..., self.channel], domain, mask)
+    def penalty(self, u: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
+        excess = self._excess(u, reference, grid, mask)
+        return mean_square(excess, reference[..., self.channel], grid, mask)
 
-    def sampling_error(self, u: Tensor, domain: Grid, mask: Tensor | None = None) -> Tensor:
+    def sampling_error(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """What is hidden between the cells of the first frame beyond those that are seen."""
         q = filled(u[:, 0, ..., self.channel].double(), mask)
-        low, high = extremes(q, domain)
+        low, high = extremes(q, grid)
         lowest, highest = torch.aminmax(q.flatten(1), dim=1)
         size = torch.maximum(highest.abs(), lowest.abs()).clamp_min(torch.finfo(q.dtype).tiny)
         return torch.maximum(lowest - low, high - highest) / size
@@ -107,15 +107,15 @@ def filled(q: Tensor, mask: Tensor | None) -> Tensor:
     return q if mask is None else torch.where(mask, q, mean_over(q, space, mask, keepdim=True))
 
 
-def extremes(q: Tensor, domain: Grid) -> tuple[Tensor, Tensor]:
+def extremes(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """The lowest and the highest value, `(B,)` each, that a field sampled in cells `(B, *S)` may have between them."""
     low, high = torch.aminmax(q.flatten(1), dim=1)
     below, above = torch.zeros_like(low), torch.zeros_like(high)
-    for axis in range(domain.ndim):
-        if domain.shape[axis] > 2:
-            line = q.movedim(axis + 1, -1).reshape(len(q), -1, domain.shape[axis])
-            below = below + (low + summit(-line, domain.periodic[axis])).clamp_min(0)
-            above = above + (summit(line, domain.periodic[axis]) - high).clamp_min(0)
+    for axis in range(grid.ndim):
+        if grid.shape[axis] > 2:
+            line = q.movedim(axis + 1, -1).reshape(len(q), -1, grid.shape[axis])
+            below = below + (low + summit(-line, grid.periodic[axis])).clamp_min(0)
+            above = above + (summit(line, grid.periodic[axis]) - high).clamp_min(0)
     return low - below, high + above
 
 

@@ -60,28 +60,28 @@ class ReacDiff1D(Equation):
         dynamics=Dynamics(changes_when_uniform=True),
     )
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
         """PDEBench's random sum of modes, each sample mapped to [0, 1]."""
-        u = random_modes(draw, draw.tensor(domain.coordinates[0]), domain.lengths[0])
+        u = random_modes(draw, draw.tensor(grid.coordinates[0]), grid.lengths[0])
         return normalised(u).unsqueeze(-1)
 
-    def points(self, scheme: str, domain: Grid) -> Grid:
-        return pdebench_points(domain) if scheme == "pdebench" else domain
+    def points(self, scheme: str, grid: Grid) -> Grid:
+        return pdebench_points(grid) if scheme == "pdebench" else grid
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Graded:
-        return self._graded(scheme, domain, like, like.new_tensor([self.nu]), like.new_tensor([self.rho]))
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Graded:
+        return self._graded(scheme, grid, like, like.new_tensor([self.nu]), like.new_tensor([self.rho]))
 
-    def stepper_each(self, scheme: str, domain: Grid, values: Mapping[str, Tensor]) -> Stepper:
+    def stepper_each(self, scheme: str, grid: Grid, values: Mapping[str, Tensor]) -> Stepper:
         nu, rho = values["nu"], values["rho"]
-        return MadeAtStart(lambda: self._graded(scheme, domain, nu, nu, rho))
+        return MadeAtStart(lambda: self._graded(scheme, grid, nu, nu, rho))
 
-    def _graded(self, scheme: str, domain: Grid, like: Tensor, nu: Tensor, rho: Tensor) -> Graded:
+    def _graded(self, scheme: str, grid: Grid, like: Tensor, nu: Tensor, rho: Tensor) -> Graded:
         """A stepper with ν and ρ `(1,)` or one per sample `(B,)`; its steps are those that the fastest sample needs."""
-        (n,), (dx,) = domain.shape, domain.spacing
+        (n,), (dx,) = grid.shape, grid.spacing
         # The Nyquist mode diffuses like any other, so its wavenumber is not set to zero here.
         k = 2 * math.pi * torch.fft.rfftfreq(n, dx, dtype=torch.float64, device=like.device)
         symbol = k if scheme == "accurate" else 2 / dx * torch.sin(k * dx / 2)
-        keep = dealias_mask(domain, like.device, like.dtype)
+        keep = dealias_mask(grid, like.device, like.dtype)
         mask = (keep if scheme == "accurate" else torch.ones_like(keep)).unsqueeze(-1)
         weight = rho.view(-1, 1, 1) * mask
 
@@ -90,10 +90,10 @@ class ReacDiff1D(Equation):
             spectrum = torch.fft.rfft(u.addcmul(u, u, value=-1), dim=1)
             return spectrum.mul_(weight)
 
-        fastest = float(nu.max()) * (16 * math.pi / domain.lengths[0]) ** 2  # decay rate of the shortest initial wave
+        fastest = float(nu.max()) * (16 * math.pi / grid.lengths[0]) ** 2  # decay rate of the shortest initial wave
         longest = min(0.01, 0.02 / max(float(rho.max()), 1e-12))
         linear = -nu.double().view(-1, 1, 1) * symbol.square().unsqueeze(-1)
-        return Graded(domain, linear, reaction, longest, first=0.1 / fastest)
+        return Graded(grid, linear, reaction, longest, first=0.1 / fastest)
 
     def laws(self) -> tuple[Law, ...]:
         return (Positive("u", 0), InitialRange("range of u", 0, within=(0.0, 1.0)))
@@ -168,18 +168,18 @@ class DiffSorp1D(Equation):
         dynamics=Dynamics(changes_when_uniform=True),
     )
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
         """Constant in space, U(0, 0.2)."""
-        return draw.uniform("level", (1, 1), 0.0, 0.2).expand(-1, domain.shape[0], 1).clone()
+        return draw.uniform("level", (1, 1), 0.0, 0.2).expand(-1, grid.shape[0], 1).clone()
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
-        cells = Sorption(domain, faces=scheme == "accurate")
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
+        cells = Sorption(grid, faces=scheme == "accurate")
         rtol, atol = (1e-7, 1e-8) if scheme == "accurate" else (1e-6, 1e-7)
         return Rodas4(cells.rate, cells.jacobian, rtol, atol)
 
-    def refinement(self, scheme: str, domain: Grid) -> int:
+    def refinement(self, scheme: str, grid: Grid) -> int:
         """`accurate` solves on 1024 cells or more, whose space error is 5e-5 in the first frame and 2e-6 later."""
-        return 1 if scheme == "pdebench" else math.ceil(SORPTION_CELLS / domain.shape[0])
+        return 1 if scheme == "pdebench" else math.ceil(SORPTION_CELLS / grid.shape[0])
 
     def laws(self) -> tuple[Law, ...]:
         # Both ends of the box, held at 1 and drawn to 0, belong to the range; what the last law moves stays in it.
@@ -195,7 +195,7 @@ class Sorption:
     `capacity` is the factor of (u + 1e-6)^{n−1} in R; with 0 the system is the linear heat equation.
     """
 
-    domain: Grid
+    grid: Grid
     faces: bool
     capacity: float = (1 - 0.29) / 0.29 * 2880 * 3.5e-4 * 0.874
     exponent: float = 0.874 - 1
@@ -208,7 +208,7 @@ class Sorption:
 
     def _ends(self) -> tuple[float, float, float, float]:
         """Left main and source, right sub- and main entries of dx² δ²."""
-        ratio = self.diffusion / self.domain.spacing[0]
+        ratio = self.diffusion / self.grid.spacing[0]
         if self.faces:
             return -3.0, 2.0, 1.0, -2.0 + (ratio - 0.5) / (ratio + 0.5)
         return -2.0, 1.0, 1.0 + ratio, -2.0 - ratio
@@ -221,14 +221,14 @@ class Sorption:
         curve[:, 1:-1].sub_(u[:, 1:-1], alpha=2)
         curve[:, 0] = left * u[:, 0] + u[:, 1] + source
         curve[:, -1] = below * u[:, -2] + right * u[:, -1]
-        return curve.div_(self.retardation(u)).mul_(self.diffusion / self.domain.spacing[0] ** 2)
+        return curve.div_(self.retardation(u)).mul_(self.diffusion / self.grid.spacing[0] ** 2)
 
     def jacobian(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Sub-, main and super-diagonal of ∂rate/∂u, each `(B, N)`."""
         left, _, below, right = self._ends()
         retardation = self.retardation(u)[..., 0]
         slope = self.exponent * (retardation - 1) / (u[..., 0].clamp_min(0) + 1e-6)
-        weight = self.diffusion / self.domain.spacing[0] ** 2 / retardation
+        weight = self.diffusion / self.grid.spacing[0] ** 2 / retardation
         low, main = weight.clone(), -2 * weight
         low[:, -1] *= below
         main[:, 0], main[:, -1] = left * weight[:, 0], right * weight[:, -1]
@@ -262,13 +262,13 @@ class ReacDiff2D(Equation):
         storage=Storage(kind="groups", pattern="2D_diff-react_NA_NA.h5", datasets=("data",)),
     )
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
         """White noise, N(0, 1) per cell and field."""
-        return torch.stack([draw.normal(name, domain.shape) for name in self.task.channels], dim=-1)
+        return torch.stack([draw.normal(name, grid.shape) for name in self.task.channels], dim=-1)
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:  # noqa: ARG002
         rtol, atol = (1e-9, 1e-10) if scheme == "accurate" else (1e-3, 1e-6)
-        return RK45(lambda w: fitzhugh_nagumo(w, domain.spacing), self.task.end, rtol, atol)
+        return RK45(lambda w: fitzhugh_nagumo(w, grid.spacing), self.task.end, rtol, atol)
 
 
 def fitzhugh_nagumo(

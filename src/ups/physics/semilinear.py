@@ -68,12 +68,12 @@ class Semilinear(Equation):
 
         return spectrum_of_term
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Padded:
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Padded:
         self.check_scheme(scheme)
-        grid = self.stored.grid(domain, self.highest)
-        k = torch.stack(wavenumbers(grid, like.device, torch.float64, real=True))
-        symbol = per_channel(self.symbol(k), grid)
-        return self.stored(domain, ETDRK4(grid, symbol, self.tendency(grid, like), self.step))
+        fine = self.stored.solving(grid, self.highest)
+        k = torch.stack(wavenumbers(fine, like.device, torch.float64, real=True))
+        symbol = per_channel(self.symbol(k), fine)
+        return self.stored(grid, ETDRK4(fine, symbol, self.tendency(fine, like), self.step))
 
 
 def per_channel(symbol: Tensor, grid: Grid) -> Tensor:

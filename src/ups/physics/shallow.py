@@ -39,9 +39,9 @@ def disc_in_corner(x: NDArray[Any], y: NDArray[Any], r: NDArray[Any]) -> NDArray
     return area
 
 
-def disc_in_cells(domain: Grid, r: NDArray[Any]) -> NDArray[Any]:
+def disc_in_cells(grid: Grid, r: NDArray[Any]) -> NDArray[Any]:
     """The part of each cell `(X, Y, ...)` inside the disc of radius r; `r` broadcasts against `(X, Y, 1)`."""
-    (dx, dy), (x, y) = domain.spacing, domain.coordinates
+    (dx, dy), (x, y) = grid.spacing, grid.coordinates
     x0, x1 = (x[:, None, None] + s * dx / 2 for s in (-1, 1))
     y0, y1 = (y[None, :, None] + s * dy / 2 for s in (-1, 1))
     x0, x1, y0, y1, r = np.broadcast_arrays(x0, x1, y0, y1, r)
@@ -51,14 +51,14 @@ def disc_in_cells(domain: Grid, r: NDArray[Any]) -> NDArray[Any]:
     return part
 
 
-def ring_weights(domain: Grid, dr: float, count: int, like: Tensor) -> Tensor:
+def ring_weights(grid: Grid, dr: float, count: int, like: Tensor) -> Tensor:
     """Sparse `(X·Y, count)`: the part of each cell that lies in each ring of width dr. Averages, and conserves mass."""
-    corner = np.hypot(*np.meshgrid(*(np.abs(x) for x in domain.coordinates), indexing="ij"))
-    half = 0.5 * math.hypot(*domain.spacing)
+    corner = np.hypot(*np.meshgrid(*(np.abs(x) for x in grid.coordinates), indexing="ij"))
+    half = 0.5 * math.hypot(*grid.spacing)
     first = np.floor(np.maximum(corner - half, 0) / dr).astype(int)[..., None]
     rings = first + np.arange(math.ceil(2 * half / dr) + 2)
     edges = np.concatenate([rings, rings[..., -1:] + 1], axis=-1) * dr
-    part = np.diff(disc_in_cells(domain, edges), axis=-1)
+    part = np.diff(disc_in_cells(grid, edges), axis=-1)
     keep = (rings < count) & (part > 0)
     rows = np.broadcast_to(np.arange(first.size).reshape(first.shape), rings.shape)
     index = torch.as_tensor(np.stack([rows[keep], rings[keep]]))
@@ -68,20 +68,20 @@ def ring_weights(domain: Grid, dr: float, count: int, like: Tensor) -> Tensor:
 
 @dataclass
 class RadialDam:
-    """The round dam in one radial dimension, on rings much thinner than the cells of `domain`, averaged to its cells.
+    """The round dam in one radial dimension, on rings much thinner than the cells of `grid`, averaged to its cells.
 
     (rh)_t + (r h u)_r = 0 by areas, so mass is conserved; (hu)_t + (h u² + h²/2)_r = −h u²/r, so water at rest stays at
     rest exactly. True until the bore reaches the edge of the box; beyond the last ring the water is at rest.
     """
 
-    domain: Grid
+    grid: Grid
     radius: Tensor
 
     def start(self, u0: Tensor) -> Tensor:
-        reach = min(min(-lo, hi) for lo, hi in self.domain.bounds)
-        count = RADIAL_CELLS * round(reach / self.domain.spacing[0])
+        reach = min(min(-lo, hi) for lo, hi in self.grid.bounds)
+        count = RADIAL_CELLS * round(reach / self.grid.spacing[0])
         dr = reach / count
-        self._weights = ring_weights(self.domain, dr, count, u0)
+        self._weights = ring_weights(self.grid, dr, count, u0)
         edges = torch.arange(count + 1, device=u0.device, dtype=torch.float64) * dr
         inside = (self.radius.double().unsqueeze(1).square() - edges[:-1].square()) / edges.square().diff()
         h = OUTER + (INNER - OUTER) * inside.clamp(0, 1)
@@ -93,7 +93,7 @@ class RadialDam:
 
     def read(self, state: Tensor) -> Tensor:
         above: Tensor = torch.sparse.mm(self._weights, (state[:, 0] - OUTER).T.contiguous())
-        return (OUTER + above.T).reshape(-1, *self.domain.shape, 1)
+        return (OUTER + above.T).reshape(-1, *self.grid.shape, 1)
 
 
 def radial_solver(edges: Tensor, dr: float) -> FiniteVolume:
@@ -153,35 +153,35 @@ class ShallowWater2D(Equation):
     def radius(self, draw: Draw) -> Tensor:
         return draw.uniform("radius", (), SMALLEST, LARGEST)
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        x, y = (draw.tensor(c) for c in domain.coordinates)
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        x, y = (draw.tensor(c) for c in grid.coordinates)
         inside = (x.square()[:, None] + y.square()).sqrt() <= self.radius(draw).view(-1, 1, 1)
         return torch.where(inside, INNER, OUTER).to(draw.dtype).unsqueeze(-1)
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:
         """`accurate` takes the radius from the volume of `like`, a dam `(B, X, Y, 1)`."""
         if scheme == "accurate":
-            volume = (like.double() - OUTER).flatten(1).mean(1) * math.prod(domain.lengths)
-            return RadialDam(domain, (volume / (math.pi * (INNER - OUTER))).sqrt())
+            volume = (like.double() - OUTER).flatten(1).mean(1) * math.prod(grid.lengths)
+            return RadialDam(grid, (volume / (math.pi * (INNER - OUTER))).sqrt())
 
         def at_rest(u: Tensor) -> Tensor:
             return torch.cat([u, torch.zeros_like(u), torch.zeros_like(u)], dim=1)
 
         # dw/dt of h and h v `(B, 1 + D, *S)`: limited slopes, Roe's flux.
-        tendency, limit = flux_sum(domain, roe_shallow), wave_limit(domain.spacing)
-        return FiniteVolume(domain, tendency, limit, CFL, encode=at_rest, decode=lambda w: w[:, :1])
+        tendency, limit = flux_sum(grid, roe_shallow), wave_limit(grid.spacing)
+        return FiniteVolume(grid, tendency, limit, CFL, encode=at_rest, decode=lambda w: w[:, :1])
 
-    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:
+    def simulate(self, draw: Draw, grid: Grid, times: Sequence[float], scheme: str) -> Tensor:
         if scheme != "accurate":
-            return super().simulate(draw, domain, times, scheme)
-        reach = min(min(-lo, hi) for lo, hi in domain.bounds)
+            return super().simulate(draw, grid, times, scheme)
+        reach = min(min(-lo, hi) for lo, hi in grid.bounds)
         if LARGEST + FRONT_SPEED * times[-1] > reach:
             raise PhysicsError(
                 f"swe2d: the accurate scheme ends at t = {times[-1]:g}, after the bore can reach the wall; "
                 f"end before {(reach - LARGEST) / FRONT_SPEED:.2f} or take pdebench."
             )
-        u0 = initial_states(RoundDam(), draw, domain)
-        return solve(self.stepper(scheme, domain, u0), u0, times)
+        u0 = initial_states(RoundDam(), draw, grid)
+        return solve(self.stepper(scheme, grid, u0), u0, times)
 
     def laws(self) -> tuple[Law, ...]:
         return (Conserved("mass", lambda u: u[..., 0], channel=0), Positive("height", 0, keeps_total=True))
@@ -191,6 +191,6 @@ class ShallowWater2D(Equation):
 class RoundDam(ShallowWater2D):
     """A round dam whose initial state is the exact average over each cell instead of the value at its centre."""
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        part = disc_in_cells(domain, self.radius(draw).double().cpu().numpy())
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        part = disc_in_cells(grid, self.radius(draw).double().cpu().numpy())
         return draw.tensor(OUTER + (INNER - OUTER) * np.moveaxis(part, -1, 0)).unsqueeze(-1)

@@ -35,14 +35,14 @@ class Waves(NamedTuple):
 class ResolvedBurgers:
     """u_t + (u²/2)_x = d u_xx on a periodic line, by ETDRK4, without any limiter: shocks are resolved.
 
-    Values go in and out on `domain`, the finest grid. Extremes never grow, so those of a sample at a saved time bound
+    Values go in and out on `grid`, the finest grid. Extremes never grow, so those of a sample at a saved time bound
     the shocks of all later ones: until the next, it is solved on the coarsest grid that holds them and all modes there
     are, and in steps of about `pace` d / max|u|², which resolve the passage of a shock. The mean only moves the wave,
     and is taken out. Each sample chooses by itself, from few grids and few steps; those that chose alike go together,
     and on a processor each of its threads takes some of them.
     """
 
-    domain: Grid
+    grid: Grid
     diffusivity: float
     step: float = 1e-3
     pace: float = 0.4
@@ -53,7 +53,7 @@ class ResolvedBurgers:
         return Waves(torch.fft.rfft(u0 - mean, dim=1), mean, torch.zeros_like(mean))
 
     def read(self, state: Waves) -> Tensor:
-        (k,) = wavenumbers(self.domain, state.mean.device, state.mean.dtype, real=True)
+        (k,) = wavenumbers(self.grid, state.mean.device, state.mean.dtype, real=True)
         angle = -k.unsqueeze(-1) * state.moved
         values: Tensor = torch.fft.irfft(
             state.spectrum * torch.polar(torch.ones_like(angle), angle), n=self.cells, dim=1
@@ -62,7 +62,7 @@ class ResolvedBurgers:
 
     @property
     def cells(self) -> int:
-        return self.domain.shape[0]
+        return self.grid.shape[0]
 
     def advance(self, state: Waves, t0: float, t1: float) -> Waves:
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -94,7 +94,7 @@ class ResolvedBurgers:
     def _choices(self, spectrum: Tensor, interval: float) -> list[tuple[int, int]]:
         """Cells and steps of each sample until the next saved time."""
         precision = torch.finfo(spectrum.dtype)
-        (k,) = wavenumbers(self.domain, spectrum.device, spectrum.real.dtype, real=True)
+        (k,) = wavenumbers(self.grid, spectrum.device, spectrum.real.dtype, real=True)
         both = torch.cat([spectrum, 1j * k.unsqueeze(-1) * spectrum], dim=2)
         u, slope = torch.fft.irfft(both, n=self.cells, dim=1).unbind(2)
         low, high, steepest = u.amin(1), u.amax(1), -slope.amin(1)
@@ -105,7 +105,7 @@ class ResolvedBurgers:
         size = spectrum.squeeze(-1).abs()
         visible = size > max(VISIBLE, 10 * precision.eps) * size.amax(1, keepdim=True)
         highest = (visible * torch.arange(size.shape[1], device=size.device)).amax(1)
-        needed = shock_cells(shock, self.diffusivity, self.domain.lengths[0])
+        needed = shock_cells(shock, self.diffusivity, self.grid.lengths[0])
         cells = torch.maximum(torch.as_tensor(needed), 3.0 * highest + 2).tolist()
         ease = (jump / shock.clamp_min(precision.tiny)).clamp_min(1)
         longest = self.pace * self.diffusivity * ease / amplitude.square().clamp_min(precision.tiny)
@@ -120,7 +120,7 @@ class ResolvedBurgers:
     def _on(self, cells: int, like: Tensor) -> ETDRK4:
         """The solver on a grid of so many cells."""
         if (cells, like.dtype) not in self._grids:
-            grid = Grid((cells,), (True,), self.domain.bounds)
+            grid = Grid((cells,), (True,), self.grid.bounds)
             (k,) = wavenumbers(grid, like.device, like.dtype, real=True)
             factor = (-0.5j * k * dealias_mask(grid, like.device, like.dtype)).unsqueeze(-1)
 

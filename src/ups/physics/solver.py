@@ -93,7 +93,7 @@ class Equation(ABC):
     def params(self) -> dict[str, float | str]:
         return {p.name: getattr(self, p.name) for p in self.parameters()}
 
-    def domain(self, resolution: int) -> Grid:
+    def grid(self, resolution: int) -> Grid:
         """The task's box with `resolution` cells along its first axis, and square cells."""
         lengths = [hi - lo for lo, hi in self.task.bounds]
         shape = tuple(round(resolution * length / lengths[0]) for length in lengths)
@@ -103,41 +103,41 @@ class Equation(ABC):
         return [self.task.dt * i for i in range(self.task.frames)]
 
     @abstractmethod
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        """Random initial states `(B, *S, C)`: a pure function of the draw and of the cell centres of `domain`."""
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        """Random initial states `(B, *S, C)`: a pure function of the draw and of the cell centres of `grid`."""
 
     @abstractmethod
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
-        """How `scheme` advances this equation on `domain`; its constants have the device and dtype of `like`."""
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:
+        """How `scheme` advances this equation on `grid`; its constants have the device and dtype of `like`."""
 
-    def stepper_each(self, scheme: str, domain: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
+    def stepper_each(self, scheme: str, grid: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
         """As `stepper`, with a number per sample `(B,)` for each name in `per_sample`.
 
         It is kept between batches, and new numbers are then written into `values`: it must not remember old ones.
         """
         raise PhysicsError(f"{self.task.name}: {scheme} solves samples with different parameters one by one.")
 
-    def inputs(self, draw: Draw, domain: Grid) -> Tensor:
+    def inputs(self, draw: Draw, grid: Grid) -> Tensor:
         """What is given rather than predicted, `(B, *S, C_in)`; no channel by default."""
-        return torch.zeros((len(draw), *domain.shape, 0), dtype=draw.dtype, device=draw.device)
+        return torch.zeros((len(draw), *grid.shape, 0), dtype=draw.dtype, device=draw.device)
 
     @classmethod
-    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Grid) -> SteadySystem:  # noqa: ARG003
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, grid: Grid) -> SteadySystem:  # noqa: ARG003
         """Equations of the `accurate` steady states under `inputs (B, *S, C_in)`; `params`: one per sample `(B,)`."""
         raise PhysicsError(f"{cls.task.name} has no steady states that its equation alone decides.")
 
-    def refinement(self, scheme: str, domain: Grid) -> int:  # noqa: ARG002
+    def refinement(self, scheme: str, grid: Grid) -> int:  # noqa: ARG002
         """How many times finer than stored the scheme must solve to be truthful; the result is averaged down."""
         return 1
 
-    def points(self, scheme: str, domain: Grid) -> Grid:  # noqa: ARG002
+    def points(self, scheme: str, grid: Grid) -> Grid:  # noqa: ARG002
         """Where the initial state is evaluated: the cell centres, unless the scheme has its own idea."""
-        return domain
+        return grid
 
-    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:
+    def simulate(self, draw: Draw, grid: Grid, times: Sequence[float], scheme: str) -> Tensor:
         """Trajectories `(B, T, *S, C)` of the samples in `draw`."""
         self.check_scheme(scheme)
-        factor, fine, stepper = plan(self, scheme, domain, draw.device, draw.dtype)
+        factor, fine, stepper = plan(self, scheme, grid, draw.device, draw.dtype)
         u0 = initial_states(self, draw, self.points(scheme, fine))
         # One frame after the other: all of them on the fine grid might not fit.
         return solve(stepper, u0, times, lambda u: self.coarsen(u.unsqueeze(1), factor).squeeze(1))
@@ -161,16 +161,16 @@ class Equation(ABC):
 
 @functools.lru_cache(maxsize=4)
 def plan(
-    equation: Equation, scheme: str, domain: Grid, device: torch.device, dtype: torch.dtype
+    equation: Equation, scheme: str, grid: Grid, device: torch.device, dtype: torch.dtype
 ) -> tuple[int, Grid, Stepper]:
     """(refinement, grid solved on, stepper), kept between batches: on a GPU a stepper holds its compiled step."""
-    factor = equation.refinement(scheme, domain)
-    fine = domain.refined(factor)
+    factor = equation.refinement(scheme, grid)
+    fine = grid.refined(factor)
     return factor, fine, equation.stepper(scheme, fine, torch.empty(0, device=device, dtype=dtype))
 
 
 def simulate_each(
-    kind: type[Equation], rows: Sequence[Params], draw: Draw, domain: Grid, times: Sequence[float], scheme: str
+    kind: type[Equation], rows: Sequence[Params], draw: Draw, grid: Grid, times: Sequence[float], scheme: str
 ) -> Tensor:
     """Trajectories `(B, T, *S, C)` of the samples in `draw`, sample i with the parameters `rows[i]`.
 
@@ -182,26 +182,26 @@ def simulate_each(
     alike = kind(**{name: value for name, value in rows[0].items() if name not in names})
     others = [{name: value for name, value in e.params().items() if name not in names} for e in equations]
     if names and all(other == others[0] for other in others):
-        stepper, values = plan_each(alike, len(rows), scheme, domain, draw.device, draw.dtype)
+        stepper, values = plan_each(alike, len(rows), scheme, grid, draw.device, draw.dtype)
         for name, numbers in values.items():
             numbers.copy_(torch.tensor([getattr(e, name) for e in equations], dtype=torch.float64))
-        return solve(stepper, initial_states(alike, draw, alike.points(scheme, domain)), times)
+        return solve(stepper, initial_states(alike, draw, alike.points(scheme, grid)), times)
     tell, frames = reporter(), []
     for i, (equation, sample) in enumerate(zip(equations, draw.samples, strict=True)):
         with one_of(len(rows), i):
             alone = dataclasses.replace(draw, samples=[sample])
-            frames.append(equation.simulate(alone, domain, times, scheme))
+            frames.append(equation.simulate(alone, grid, times, scheme))
         tell((i + 1) / len(rows))
     return torch.cat(frames)
 
 
 @functools.lru_cache(maxsize=4)
 def plan_each(
-    equation: Equation, batch: int, scheme: str, domain: Grid, device: torch.device, dtype: torch.dtype
+    equation: Equation, batch: int, scheme: str, grid: Grid, device: torch.device, dtype: torch.dtype
 ) -> tuple[Stepper, dict[str, Tensor]]:
     """(stepper, its numbers per sample), kept between batches as those of `plan` are."""
     values = {name: torch.ones(batch, device=device, dtype=dtype) for name in equation.per_sample[scheme]}
-    return equation.stepper_each(scheme, domain, values), values
+    return equation.stepper_each(scheme, grid, values), values
 
 
 def check_param(task: str, p: Param, value: float | str) -> None:
@@ -217,17 +217,15 @@ def check_param(task: str, p: Param, value: float | str) -> None:
         raise PhysicsError(f"{task}: {p.name} is {value:g}, but must be at least {p.at_least:g}.")
 
 
-def initial_states(equation: Equation, draw: Draw, domain: Grid) -> Tensor:
+def initial_states(equation: Equation, draw: Draw, grid: Grid) -> Tensor:
     """Initial states, drawn in aligned blocks of samples so that each is bit-identical in any batch.
 
     Vectorised sines and exponentials may differ in the last bit with the position of an element in memory; a block
     that always holds the same samples at the same places cannot.
     """
-    block = max(1, min(64, 2**22 // math.prod(domain.shape)))
+    block = max(1, min(64, 2**22 // math.prod(grid.shape)))
     firsts = sorted({s // block * block for s in draw.samples})
-    whole = [
-        equation.initial(dataclasses.replace(draw, samples=range(first, first + block)), domain) for first in firsts
-    ]
+    whole = [equation.initial(dataclasses.replace(draw, samples=range(first, first + block)), grid) for first in firsts]
     place = {first + j: i * block + j for i, first in enumerate(firsts) for j in range(block)}
     rows = torch.tensor([place[s] for s in draw.samples], device=draw.device)
     return torch.cat(whole).index_select(0, rows)

@@ -12,28 +12,28 @@ from ups.types import Grid
 LARGE = 2**20
 
 
-def wavenumbers(domain: Grid, device: torch.device, dtype: torch.dtype, real: bool = False) -> tuple[Tensor, ...]:
+def wavenumbers(grid: Grid, device: torch.device, dtype: torch.dtype, real: bool = False) -> tuple[Tensor, ...]:
     """Angular wavenumbers 2π m / L per axis, broadcastable over the grid; `real`: the last axis holds m ≥ 0 only.
 
     The Nyquist mode of an even axis is 0: a real field has no derivative there.
     """
     axes = []
-    for axis, (n, length) in enumerate(zip(domain.shape, domain.lengths, strict=True)):
-        half = real and axis == domain.ndim - 1
+    for axis, (n, length) in enumerate(zip(grid.shape, grid.lengths, strict=True)):
+        half = real and axis == grid.ndim - 1
         m = torch.fft.rfftfreq(n, 1 / n) if half else torch.fft.fftfreq(n, 1 / n)
         m = torch.where(m.abs() * 2 == n, torch.zeros_like(m), m).to(device=device, dtype=dtype)
-        view = [1] * domain.ndim
+        view = [1] * grid.ndim
         view[axis] = -1
         axes.append((2 * math.pi / length * m).reshape(view))
     shape = tuple(k.numel() for k in axes)
     return tuple(k.expand(shape) for k in axes)
 
 
-def dealias_mask(domain: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
+def dealias_mask(grid: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
     """1 for modes below two thirds of the Nyquist wavenumber on every axis of a real transform, else 0."""
-    ks = wavenumbers(domain, device, dtype, real=True)
+    ks = wavenumbers(grid, device, dtype, real=True)
     keep = torch.ones_like(ks[0])
-    for axis, (k, n, length) in enumerate(zip(ks, domain.shape, domain.lengths, strict=True)):
+    for axis, (k, n, length) in enumerate(zip(ks, grid.shape, grid.lengths, strict=True)):
         keep = keep * (k.abs() < 2 / 3 * math.pi * n / length)
         if n % 2 == 0:  # the Nyquist mode, whose k is 0 here
             keep.select(axis, n // 2).zero_()
@@ -50,7 +50,7 @@ class ETDRK4:
     resolve N: `step` is the longest allowed. Coefficients by contour means (Kassam & Trefethen 2005).
     """
 
-    domain: Grid
+    grid: Grid
     linear: Tensor
     nonlinear: Callable[[Tensor], Tensor]
     step: float
@@ -62,12 +62,12 @@ class ETDRK4:
         return spectrum
 
     def read(self, state: Tensor) -> Tensor:
-        u: Tensor = torch.fft.irfftn(state, s=self.domain.shape, dim=self._axes)
+        u: Tensor = torch.fft.irfftn(state, s=self.grid.shape, dim=self._axes)
         return u
 
     @property
     def _axes(self) -> tuple[int, ...]:
-        return tuple(range(1, 1 + self.domain.ndim))
+        return tuple(range(1, 1 + self.grid.ndim))
 
     def advance(self, state: Tensor, t0: float, t1: float) -> Tensor:
         return self.advance_in(max(1, math.ceil((t1 - t0) / self.step * (1 - 1e-12))), state, t1 - t0)

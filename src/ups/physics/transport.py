@@ -30,7 +30,7 @@ STRONGEST = 3.2
 class SpectralShift:
     """u(x − β t), exactly, for what the grid can hold: every Fourier mode is turned by its own angle."""
 
-    domain: Grid
+    grid: Grid
     beta: float
 
     def start(self, u0: Tensor) -> Tensor:
@@ -38,11 +38,11 @@ class SpectralShift:
         return spectrum
 
     def advance(self, state: Tensor, t0: float, t1: float) -> Tensor:
-        (k,) = wavenumbers(self.domain, state.device, torch.float64, real=True)
+        (k,) = wavenumbers(self.grid, state.device, torch.float64, real=True)
         return state * torch.exp(-1j * k * (self.beta * (t1 - t0))).unsqueeze(-1).to(state.dtype)
 
     def read(self, state: Tensor) -> Tensor:
-        u: Tensor = torch.fft.irfft(state, n=self.domain.shape[0], dim=1)
+        u: Tensor = torch.fft.irfft(state, n=self.grid.shape[0], dim=1)
         return u
 
 
@@ -52,11 +52,11 @@ class Transport(Equation):
 
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
 
-    def initial(self, draw: Draw, domain: Grid) -> Tensor:
-        return random_modes(draw, draw.tensor(domain.coordinates[0]), domain.lengths[0]).unsqueeze(-1)
+    def initial(self, draw: Draw, grid: Grid) -> Tensor:
+        return random_modes(draw, draw.tensor(grid.coordinates[0]), grid.lengths[0]).unsqueeze(-1)
 
-    def points(self, scheme: str, domain: Grid) -> Grid:
-        return pdebench_points(domain) if scheme == "pdebench" else domain
+    def points(self, scheme: str, grid: Grid) -> Grid:
+        return pdebench_points(grid) if scheme == "pdebench" else grid
 
     def laws(self) -> tuple[Law, ...]:
         return (Conserved("mass", lambda u: u[..., 0], channel=0), InitialRange("range of u", 0, keeps_total=True))
@@ -88,11 +88,11 @@ class Advection1D(Transport):
         dynamics=Dynamics(advected_by=("beta",)),
     )
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
-        return SpectralShift(domain, self.beta) if scheme == "accurate" else self._finite_volume(domain, like)
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:
+        return SpectralShift(grid, self.beta) if scheme == "accurate" else self._finite_volume(grid, like)
 
-    def stepper_each(self, scheme: str, domain: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
-        dx, beta = domain.spacing[0], PerSample(values["beta"])
+    def stepper_each(self, scheme: str, grid: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
+        dx, beta = grid.spacing[0], PerSample(values["beta"])
 
         def tendency(u: Tensor) -> Tensor:
             left, right = face_states(u, 2, periodic=True)
@@ -102,25 +102,25 @@ class Advection1D(Transport):
         def limit(u: Tensor) -> Tensor:  # noqa: ARG001
             return dx / beta.current.abs().clamp_min(1e-12)
 
-        return FiniteVolume(domain, tendency, limit, cfl=0.4, numbers=beta)
+        return FiniteVolume(grid, tendency, limit, cfl=0.4, numbers=beta)
 
-    def _finite_volume(self, domain: Grid, like: Tensor) -> FiniteVolume:
-        dx = domain.spacing[0]
+    def _finite_volume(self, grid: Grid, like: Tensor) -> FiniteVolume:
+        dx = grid.spacing[0]
 
         def tendency(u: Tensor) -> Tensor:
             left, right = face_states(u, 2, periodic=True)
             return divergence(self.beta * (left if self.beta > 0 else right), 2, -dx)
 
         longest = like.new_tensor(dx / max(abs(self.beta), 1e-12))
-        return FiniteVolume(domain, tendency, lambda u: longest.expand(u.shape[0]), cfl=0.4)
+        return FiniteVolume(grid, tendency, lambda u: longest.expand(u.shape[0]), cfl=0.4)
 
-    def simulate(self, draw: Draw, domain: Grid, times: Sequence[float], scheme: str) -> Tensor:
+    def simulate(self, draw: Draw, grid: Grid, times: Sequence[float], scheme: str) -> Tensor:
         if scheme != "accurate":
-            return super().simulate(draw, domain, times, scheme)
+            return super().simulate(draw, grid, times, scheme)
         # The state is a formula, so it is moved by moving the points, for all times at once: nothing is interpolated.
-        lo, length = domain.bounds[0][0], domain.lengths[0]
-        moved = [(domain.coordinates[0] - lo - self.beta * t) % length + lo for t in times]
-        states = initial_states(self, draw, Grid.along((np.concatenate(moved),), domain.periodic, domain.bounds))
+        lo, length = grid.bounds[0][0], grid.lengths[0]
+        moved = [(grid.coordinates[0] - lo - self.beta * t) % length + lo for t in times]
+        states = initial_states(self, draw, Grid.along((np.concatenate(moved),), grid.periodic, grid.bounds))
         return torch.unflatten(states, 1, (len(times), -1))
 
 
@@ -157,20 +157,18 @@ class Burgers1D(Transport):
     def diffusivity(self) -> float:
         return self.nu / math.pi
 
-    def stepper(self, scheme: str, domain: Grid, like: Tensor) -> Stepper:
+    def stepper(self, scheme: str, grid: Grid, like: Tensor) -> Stepper:
         if scheme == "accurate":
-            return ResolvedBurgers(domain, self.diffusivity)
-        return self._finite_volume(domain, like, lambda: self.diffusivity)
+            return ResolvedBurgers(grid, self.diffusivity)
+        return self._finite_volume(grid, like, lambda: self.diffusivity)
 
-    def stepper_each(self, scheme: str, domain: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
+    def stepper_each(self, scheme: str, grid: Grid, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
         nu = PerSample(values["nu"])
-        solver = self._finite_volume(domain, nu.values, lambda: nu.current / math.pi)
+        solver = self._finite_volume(grid, nu.values, lambda: nu.current / math.pi)
         return replace(solver, numbers=nu)
 
-    def _finite_volume(
-        self, domain: Grid, like: Tensor, diffusivity: Callable[[], float | Tensor]
-    ) -> StiffFiniteVolume:
-        dx, diffusion = domain.spacing[0], PeriodicDiffusion(domain, like, diffusivity)
+    def _finite_volume(self, grid: Grid, like: Tensor, diffusivity: Callable[[], float | Tensor]) -> StiffFiniteVolume:
+        dx, diffusion = grid.spacing[0], PeriodicDiffusion(grid, like, diffusivity)
 
         def tendency(u: Tensor) -> Tensor:
             left, right = face_states(u, 2, periodic=True)
@@ -185,14 +183,14 @@ class Burgers1D(Transport):
             gentle = 0.25 * dx * dx / diffusivity()
             return torch.minimum(courant, (0.5 * courant).clamp_min(gentle))
 
-        return StiffFiniteVolume(domain, tendency, limit, cfl=0.25, stiff=diffusion.change)
+        return StiffFiniteVolume(grid, tendency, limit, cfl=0.25, stiff=diffusion.change)
 
-    def refinement(self, scheme: str, domain: Grid) -> int:
+    def refinement(self, scheme: str, grid: Grid) -> int:
         """Odd, so that stored cell centres are among the fine ones; enough for the thinnest shock."""
         if scheme == "pdebench":
             return 1
-        cells = 0.5 * shock_cells(STRONGEST, self.diffusivity, domain.lengths[0])
-        return next(f for f in (1, 3, 5, 9, 15, 27, 45, 81, 135, 243, 405, 729) if f * domain.shape[0] >= cells)
+        cells = 0.5 * shock_cells(STRONGEST, self.diffusivity, grid.lengths[0])
+        return next(f for f in (1, 3, 5, 9, 15, 27, 45, 81, 135, 243, 405, 729) if f * grid.shape[0] >= cells)
 
     def coarsen(self, frames: Tensor, factor: int) -> Tensor:
         """Values at the stored cell centres, not averages: the accurate scheme gives point values."""

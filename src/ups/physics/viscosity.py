@@ -42,12 +42,12 @@ class Viscosity:
     whose limit, (s² + s − 2)/2 over the stiffness, reaches it. Stages grow as √(η step)/dx.
     """
 
-    def __init__(self, domain: Grid, eta: float, zeta: float, step_hint: float) -> None:
+    def __init__(self, grid: Grid, eta: float, zeta: float, step_hint: float) -> None:
         # Plain numbers, worked out here: `change` is compiled and captured, and must not look at a grid.
-        self.shape, self.spacing, self.periodic = domain.shape, domain.spacing, domain.periodic
+        self.shape, self.spacing, self.periodic = grid.shape, grid.spacing, grid.periodic
         self.eta, self.zeta = eta, zeta
         self.active = eta > 0 or zeta > 0
-        squares = sorted(1 / dx**2 for dx in domain.spacing)
+        squares = sorted(1 / dx**2 for dx in grid.spacing)
         # The largest decay rate: 4 (4η/3 + ζ)/dx² along one axis and 4η/dx² along each other.
         self.stiffness = 4 * ((4 / 3 * eta + zeta) * squares[-1] + eta * sum(squares[:-1]))
         number = step_hint * self.stiffness / (2 * SAFETY)

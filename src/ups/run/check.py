@@ -35,7 +35,7 @@ def new_simulator(
     empty: Collection[str] = (),
 ) -> Simulator:
     """A simulator with fresh weights on the current device; the parts named in `empty` have shapes and no memory."""
-    kinds, grids = part_kinds(), {data.task.name: data.grid for data in sets}
+    kinds, grids = part_kinds(), {data.task.name: data.shape for data in sets}
     configs = {name: config.model.part(name) for name in parts_of(config, parent)}
     tasks = [data.task for data in sets]
     simulator = assemble(tasks, configs, config.model.simulator, grids, config.seed, empty, kinds)
@@ -157,7 +157,7 @@ def _makeable(folder: Path) -> None:
 def _images_there(config: RunConfig, sets: Sequence[Outline]) -> None:
     """Where images are to be trained on, there are some."""
     imaged = [data for data in sets if config.model.simulator.images_in("train", data.task.name)]
-    if imaged and not any(data.mirrored or turns_of(data.task, data.cells) for data in imaged):
+    if imaged and not any(data.mirrored or turns_of(data.task, data.grid) for data in imaged):
         names = ", ".join(data.task.name for data in imaged)
         raise ConfigError(
             f"model.simulator.symmetry asks for images to train on, and of {names} there are none: the equation is not "

@@ -1,4 +1,4 @@
-"""What is learnt, one file a stage; a stage is added by its file and its line in OURS."""
+"""What is learnt, one file a stage; a stage is added by its file and its line in BUILT_IN."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 # In the order in which the weights of their parts are drawn: a new one goes last, and no weight of the others changes.
-OURS: dict[str, type[Stage]] = {
+BUILT_IN: dict[str, type[Stage]] = {
     "codec": CodecStage,
     "operator": OperatorStage,
     "residual": ResidualStage,
@@ -32,4 +32,4 @@ OURS: dict[str, type[Stage]] = {
     "critic": CriticStage,
     "steady": SteadyStage,
 }
-STAGES: Table[type[Stage]] = Table("stages", OURS)
+STAGES: Table[type[Stage]] = Table("stages", BUILT_IN)

@@ -118,6 +118,8 @@ class OperatorStage(Stage):
         tokens = [encoded(self.codec, each, window) for each, window in zip(frames, windows, strict=True)]
         if task.name not in inherited:
             self._fit_scale(windows, tokens)
+        if not task.steady:
+            self.operator.fit_range(task.name, torch.cat([z.flatten(0, -2) for z in tokens]))
         shares = []
         for window, each, z in zip(windows, frames, tokens, strict=True):
             normal = each / self.codec.statistics_of(task).scale

@@ -7,14 +7,13 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from ups.config import dump
 from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
-from ups.lazy_imports import torch
 from ups.progress import OnProgress, Progress, Screen
 from ups.run.config import RunConfig, run_config
 from ups.run.data.datasets import fetch_data
@@ -24,6 +23,7 @@ from ups.run.phases import process_started
 from ups.run.run import Run, finish_alone
 from ups.run.start import ANEW, Start
 from ups.rundir import RunDir
+from ups.tensors import one_thread
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict
 from ups_fleet.keys import FleetConfig, fleet_keys
@@ -53,18 +53,7 @@ def in_sentences(say: Callable[[str], None]) -> OnProgress:
     return report
 
 
-@contextlib.contextmanager
-def _in_one_thread() -> Iterator[None]:
-    """For a process whose copies are ranks: OpenMP starts no threads in it, which a copy would lack and wait for."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@_in_one_thread()
+@one_thread()
 def supervise(
     settings: RunConfig,
     start: Start = ANEW,

@@ -35,13 +35,13 @@ __all__ = [
     "show_to",
 ]
 
-OURS: dict[str, type[Mirror] | str] = {
+BUILT_IN: dict[str, type[Mirror] | str] = {
     "csv": "ups_fleet.tracking.csv:Csv",
     "tensorboard": "ups_fleet.tracking.tensorboard:TensorBoard",
     "wandb": "ups_fleet.tracking.wandb:Wandb",
     "mlflow": "ups_fleet.tracking.mlflow:Mlflow",
 }
-MIRRORS: Table[type[Mirror]] = Table("trackers", OURS)
+MIRRORS: Table[type[Mirror]] = Table("trackers", BUILT_IN)
 
 
 def require(settings: TrackingConfig, say: Callable[[str], None]) -> None:

@@ -124,7 +124,7 @@ def test_the_page_on_adding_a_launcher_works_as_written(tmp_path: Path) -> None:
     (launchers / "pinned.py").write_text(code)
     table = launchers / "__init__.py"
     imported, _, entries = line.partition("\n\n")
-    text, count = re.subn(r"OURS: dict.*?\n}\n", lambda _: entries, table.read_text(), flags=re.DOTALL)
+    text, count = re.subn(r"BUILT_IN: dict.*?\n}\n", lambda _: entries, table.read_text(), flags=re.DOTALL)
     assert count == 1
     table.write_text(text.replace("from ups.plugins import", f"{imported}\nfrom ups.plugins import"))
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -6,7 +6,7 @@ from ups.data.readers import matlab, netcdf, numpy_files, pdebench, torch_files,
 from ups.data.source import Reader
 from ups.plugins import Table
 
-OURS: dict[str, Reader] = {
+BUILT_IN: dict[str, Reader] = {
     "well": well.READER,
     "netcdf": netcdf.READER,
     "matlab": matlab.READER,
@@ -15,4 +15,4 @@ OURS: dict[str, Reader] = {
     "torch": torch_files.READER,
     "zarr": zarr_folders.READER,
 }
-READERS: Table[Reader] = Table("readers", OURS)
+READERS: Table[Reader] = Table("readers", BUILT_IN)

@@ -248,7 +248,7 @@ class ArraySource(ColumnSource):
         flips = tuple(i for i, name in enumerate(order) if name in self._flipped)
         values = np.flip(values, flips) if flips else values
         steps = values.shape[1] if TIME in there else len(range(*frames.indices(max(1, frames.stop or 1))))
-        return np.broadcast_to(values, (len(samples), steps, *self.domain.shape, values.shape[-1]))
+        return np.broadcast_to(values, (len(samples), steps, *self.grid.shape, values.shape[-1]))
 
 
 def plain(value: Any) -> float | str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.axes import NO_TIMES, grid, read_words, says_where, spacing, times_of
+from ups.data.axes import NO_TIMES, grid_and_flips, read_words, says_where, spacing, times_of
 from ups.data.readers.array_dims import (
     MASK,
     NUMBERS,
@@ -68,7 +68,7 @@ def open_arrays(
         raise DataError(f"{path}: {next(n for n, size in sizes.items() if not size)} has length 0; write it again.")
     check_points(store, known, space, sizes, {v.name for v in parts.fields}, {*parts.coordinates, *definition.bounds})
     stored, params = _read(store, parts, remarks)
-    domain, flipped = grid(space, shape, stored, definition.bounds, remarks, path)
+    grid, flipped = grid_and_flips(space, shape, stored, definition.bounds, remarks, path)
     frames, clock = sizes.get(TIME, 1), stored.get(TIME) if TIME in sizes else None
     offered = _offered(store, known, {*params, *taken}, remarks)
     dt = _spacing(clock, params, offered, definition, remarks) if frames > 1 else definition.dt
@@ -78,8 +78,8 @@ def open_arrays(
         name=definition.name or path.stem,
         title=(definition.name or path.stem).replace("_", " "),
         fields=fields_of(parts.field_groups, len(space)),
-        bounds=domain.bounds,
-        periodic=domain.periodic,
+        bounds=grid.bounds,
+        periodic=grid.periodic,
         resolution=shape[0],
         end=float(first[-1] - first[0]),
         frames=frames,
@@ -93,7 +93,7 @@ def open_arrays(
     facts = SourceFacts(
         task=spec,
         params={name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()},
-        domain=domain,
+        grid=grid,
         times=first,
         ids=numbered(path, sizes.get(SAMPLE, 1)),
         notes=tuple(remarks.notes),

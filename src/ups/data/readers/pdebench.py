@@ -82,7 +82,7 @@ class PDEBenchSource(Hdf5Source):
 
     def _given_of(self, file: Any, samples: slice) -> Array:  # noqa: ARG002
         """What is given with several samples, `(N, *S, C_in)`."""
-        return np.zeros((samples.stop - samples.start, *self.domain.shape, 0), np.float32)
+        return np.zeros((samples.stop - samples.start, *self.grid.shape, 0), np.float32)
 
     @staticmethod
     @abstractmethod
@@ -162,7 +162,7 @@ class GroupsSource(PDEBenchSource):
         group = file[self.ids[index]]
         if not isinstance(group, h5py.Group):
             raise DataError(f"{self.path}: '{self.ids[index]}' is not a group, where a sample was expected.")
-        shape = (len(self.times), *self.domain.shape, len(self.task.channels))
+        shape = (len(self.times), *self.grid.shape, len(self.task.channels))
         return values_at(dataset(group, "data", shape, "as in the first sample"), frames)
 
     def beside(self, index: int) -> range:
@@ -262,13 +262,13 @@ def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definit
     unstated = {p.name: "unstated" for p in spec.parameters if p.name == "boundary"}
     periodic = spec.periodicity({**unstated, **params})
     if survey.axes:
-        domain = Grid.along(survey.axes, periodic, _bounds(spec, survey.axes, remarks))
+        grid = Grid.along(survey.axes, periodic, _bounds(spec, survey.axes, remarks))
     else:
-        domain = Grid(survey.shape, periodic, spec.bounds)
+        grid = Grid(survey.shape, periodic, spec.bounds)
     resolution = named.stated.get("resolution")
     if resolution is not None and float(resolution) != survey.shape[0]:
         remarks.notes.append(f"the file name says {resolution} cells per axis, there are {survey.shape[0]}")
-    facts = SourceFacts(spec, params, domain, times, survey.ids, tuple(remarks.notes), tuple(remarks.problems))
+    facts = SourceFacts(spec, params, grid, times, survey.ids, tuple(remarks.notes), tuple(remarks.problems))
     return layout(path, facts, varying)
 
 

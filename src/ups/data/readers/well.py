@@ -47,12 +47,12 @@ class WellSource(ColumnSource, Hdf5Source):
         return times
 
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
-        return side_by_side([stored.read(file, index, frames, self.domain.shape) for stored in self._fields])
+        return side_by_side([stored.read(file, index, frames, self.grid.shape) for stored in self._fields])
 
     def _given(self, file: Any, index: int) -> Array:
         if not self._constant:
             return super()._given(file, index)
-        given = [stored.read(file, index, slice(None), self.domain.shape) for stored in self._constant]
+        given = [stored.read(file, index, slice(None), self.grid.shape) for stored in self._constant]
         return np.array(side_by_side(given)[0])
 
 
@@ -138,10 +138,10 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
         columns = Columns(own_times, _parameters(file, samples, remarks))
         periodic = header.boundaries(file, names, remarks)
         (name,) = header.words(file.attrs.get("dataset_name", path.stem))
-        (grid,) = header.words(file.attrs.get("grid_type", "cartesian"))
+        (kind,) = header.words(file.attrs.get("grid_type", "cartesian"))
         written = _written(file)
-    if grid != "cartesian":
-        remarks.notes.append(f"the grid is {grid}; its coordinates are given as they are")
+    if kind != "cartesian":
+        remarks.notes.append(f"the grid is {kind}; its coordinates are given as they are")
     values, inputs = (tuple(f for f in fields if f.in_time is moving) for moving in (True, False))
     if not values or samples == 0:
         raise DataError(f"{path}: holds no {'sample' if values else 'field that varies in time'}; fetch it again.")
@@ -173,9 +173,9 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
     )
     ids = numbered(path, samples)
     common = {key: plain(v[0]) for key, v in columns.params.items() if len(v) == 1}
-    domain = Grid.along(axes, periodic, bounds)
+    grid = Grid.along(axes, periodic, bounds)
     return WellSource(
-        path, SourceFacts(task, common, domain, times, ids, (*remarks.notes,), (*remarks.problems,)), stored
+        path, SourceFacts(task, common, grid, times, ids, (*remarks.notes,), (*remarks.problems,)), stored
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,22 +19,28 @@ from ups.engine.memory import (
     fake,
     forward_work,
     gathered,
+    grown,
     held_memory,
     recomputed,
     training_work,
 )
+from ups.engine.stage import Learnable
 from ups.eval.rollout import protocol
 from ups.models import Simulator
 from ups.run.check import check, new_simulator
 from ups.run.config import RunConfig
 from ups.run.data.outlines import Outline, shares_of
-from ups.tensors import Window
+from ups.tensors import Window, one_thread
 
+Counts = dict[Hashable, CodeCost]
 KEPT = 2  # checkpoints of a stage on disk; a third while it is written
 # What is held over what is given out, in blocks that fit nothing else: by torch on a GPU, by glibc on a CPU.
 FRAGMENTS = {"cuda": 1.15, "cpu": 1.35}
 # A workspace of cuBLAS, one per thread and stream: from Hopper on, and before.
 WORKSPACES = (65 * 2**19, 65 * 2**17)
+# Cells up to which a CPU takes a step of a sample or two sooner than it follows one on fake tensors, and the frames
+# that a trajectory of so many cells may have.
+QUICK, LONG = 2**15, 64
 
 
 @dataclass(frozen=True)
@@ -85,14 +92,35 @@ class Costs:
         return {**asdict(self), "stages": stages, "needed": self.needed}
 
 
-def costs(config: RunConfig, device: str, microbatch: int | None = None, known: Costs | None = None) -> Costs:
-    """What a run of `config` takes on a device of a kind; `microbatch` replaces that of the config, and what does not
-    depend on it is taken from `known`."""
-    sets = check(config, asking=False)
+def costs(
+    config: RunConfig,
+    device: str,
+    microbatch: int | None = None,
+    known: Costs | None = None,
+    sets: Sequence[Outline] = (),
+    rough: Counts | None = None,
+) -> Costs:
+    """What a run of a config takes.
+
+    Args:
+        config: Of the run.
+        device: The kind of its device.
+        microbatch: Replaces that of the config.
+        known: The costs with another microbatch, from which is taken what does not depend on it.
+        sets: The outlines of the data, of a config that has been checked.
+        rough: Where counts of one sample and of two may stand for those of a batch, which is far sooner done and less
+            than a tenth off: these counts, empty at first, for configs that differ in their batches alone.
+    """
+    sets = sets or check(config, asking=False)
     # Fake tensors on a GPU need a torch that could use one; without it the CPU's kernels stand for them.
     stand_in = device if device == "cpu" or torch.cuda.is_available() else "cpu"
-    with fake(stand_in):
-        place = CostPlace(config, device, stand_in, microbatch, known)
+    quick = (
+        rough is not None
+        and device == "cpu"
+        and all(math.prod(data.shape) * max(LONG, data.frames) <= QUICK * LONG for data in sets)
+    )
+    with one_thread() if quick else fake(stand_in):
+        place = CostPlace(config, device, stand_in, microbatch, known, rough)
         stages = tuple(_stage(name, place, new_simulator(config, sets), sets) for name in config.plan)
         spaces = place.workspaces(len(config.plan))
         if known is not None:
@@ -100,7 +128,7 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
         simulator = new_simulator(config, sets).eval()
         given = config.evaluation.given_to(protocol(config.evaluation.protocol, config.context).context)
         rollout = lambda window: simulator.simulate(window, window.targets.shape[1])  # noqa: E731
-        rollouts, judging = _together([_evaluated(rollout, data, 32, given, "test", place) for data in sets])
+        rollouts, judging = _together([_evaluated("", rollout, data, 32, given, place) for data in sets])
         weights = bytes_of((*simulator.parameters(), *simulator.buffers()), device)
         numbers = _counted(simulator)
         tokens = sum(math.prod(simulator.codec.tokens(data.task)) * data.stored for data in sets)
@@ -142,6 +170,43 @@ class CostPlace:
     stand_in: str
     microbatch: int | None
     known: Costs | None
+    counts: Counts | None  # of one sample and of two, where they may stand for those of more
+
+    def trained(self, name: str, stage: Learnable, window: Window, microbatch: int) -> CodeCost:
+        """What a step of a stage with a window takes; leaves no gradient behind."""
+        train = self.config.stage(name).train
+
+        def count(samples: int) -> CodeCost:
+            with gathered(stage.module, train, self.config.dist):
+                part = next(window.split(samples))
+                work = training_work(stage.loss, part, self.stand_in, train, min(microbatch, samples))
+            stage.module.zero_grad(set_to_none=True)
+            return work
+
+        if self.counts is None:
+            return count(len(window))
+        one, two = (self._once((name, window.task.name, n), functools.partial(count, n)) for n in (1, 2))
+        return grown(one, two, len(window))
+
+    def forward(
+        self, name: str, ask: Callable[[Window], object], data: Outline, size: int, context: int, frames: int
+    ) -> CodeCost:
+        """What a validation of a stage with `size` samples takes, or, without a stage's name, a rollout."""
+
+        def count(samples: int) -> CodeCost:
+            window = data.window(samples, context, frames)
+            return forward_work(lambda: ask(window), self.stand_in)
+
+        if self.counts is None:
+            return count(size)
+        one = self._once((name, data.task.name, context, frames, "ahead"), lambda: count(1))
+        return CodeCost(size * one.peak, 0, size * one.flops, size * one.moved, one.operations)
+
+    def _once(self, key: Hashable, count: Callable[[], CodeCost]) -> CodeCost:
+        assert self.counts is not None
+        if key not in self.counts:
+            self.counts[key] = count()
+        return self.counts[key]
 
     def captured(self, stage: str) -> bool:
         return captures(self.config.stage(stage).train, self.device, self.config.dist)
@@ -165,12 +230,8 @@ def _stage(name: str, place: CostPlace, simulator: Simulator, sets: Sequence[Out
     windows = shares_of(config, name, sets)
     share = max(map(len, windows))
     size = min(place.microbatch or train.microbatch or share, share)
-    steps = []
     with recomputed(stage.module, train):
-        for window in windows:
-            with gathered(stage.module, train, ranks):
-                steps.append(training_work(stage.loss, window, place.stand_in, train, min(size, len(window))))
-            stage.module.zero_grad(set_to_none=True)
+        steps = [place.trained(name, stage, window, min(size, len(window))) for window in windows]
     held, work = held_memory(stage.module, simulator, train, device, ranks), total(steps, 1 / len(steps))
     captured = place.captured(name)
     batches = batches_memory(windows, train, device, captured)
@@ -222,7 +283,7 @@ def _checked(
         return known.checked, known.checking
     given = place.config.evaluation.given_to(place.config.context)
     pairs = [(data, place.config.stage(name).batch_of(data.task.name)) for data in sets]
-    return _together([_evaluated(evaluate, data, size, given, "valid", place) for data, size in pairs])
+    return _together([_evaluated(name, evaluate, data, size, given, place) for data, size in pairs])
 
 
 def _together(measured: Sequence[tuple[int, CodeCost]]) -> tuple[int, CodeCost]:
@@ -231,17 +292,17 @@ def _together(measured: Sequence[tuple[int, CodeCost]]) -> tuple[int, CodeCost]:
 
 
 def _evaluated(
-    ask: Callable[[Window], object], data: Outline, batch: int, context: int, part: str, place: CostPlace
+    name: str, ask: Callable[[Window], object], data: Outline, batch: int, context: int, place: CostPlace
 ) -> tuple[int, CodeCost]:
-    """Bytes at the peak, and the work, of evaluating every trajectory of a part to its end.
+    """Bytes at the peak, and the work, of a stage's evaluation of every trajectory for validation to its end; without
+    a stage's name, of those for testing.
 
     One frame ahead and two tell what a frame costs where frames come one after the other; otherwise all at once.
     """
-    size, ahead, count = data.whole(batch, context, part, place.device)
+    size, ahead, count = data.whole(batch, context, "valid" if name else "test", place.device)
 
     def over(frames: int) -> CodeCost:
-        window = data.window(size, context, frames)
-        return forward_work(lambda: ask(window), place.stand_in)
+        return place.forward(name, ask, data, size, context, frames)
 
     short, longer = over(1), over(min(2, ahead))
     if longer.operations == short.operations:

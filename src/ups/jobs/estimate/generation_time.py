@@ -40,9 +40,9 @@ def _file_seconds(config: GenerateConfig, params: FileParams, most: float) -> fl
     it is there, is tried with more and more samples while that is quick.
     """
     equation = params.equation(EQUATIONS[config.task])
-    domain = equation.domain(config.resolution or equation.task.resolution)
+    grid = equation.grid(config.resolution or equation.task.resolution)
     spec, frames = equation.spec(), len(equation.times()[: config.frames])
-    batch = batch_of(config, frames, domain, len(spec.channels), device_of(config.device))
+    batch = batch_of(config, frames, grid, len(spec.channels), device_of(config.device))
     if not spec.steady:
         return trial_of(config, params, batch, most) * config.samples / batch
     end, trials, size = time.monotonic() + most, list[tuple[int, float]](), min(2, batch)
@@ -69,7 +69,7 @@ def trial_of(config: GenerateConfig, params: FileParams, size: int, most: float)
     """The seconds that the first `size` samples take; after `most` of them, judged from how far their solution is."""
     kind, scheme = EQUATIONS[config.task], config.scheme or EQUATIONS[config.task].schemes[0]
     equation = params.equation(kind)
-    domain = equation.domain(config.resolution or equation.task.resolution)
+    grid = equation.grid(config.resolution or equation.task.resolution)
     dtype = getattr(torch, config.dtype or DTYPES[scheme])
     draw = Draw(config.seed, range(size), device_of(config.device), dtype)
     drawn = params.drawn(config.seed, range(size))
@@ -85,9 +85,9 @@ def trial_of(config: GenerateConfig, params: FileParams, size: int, most: float)
     try:
         with reporting(look):
             if params.ranges:
-                simulate_each(kind, rows, draw, domain, times, scheme)
+                simulate_each(kind, rows, draw, grid, times, scheme)
             else:
-                equation.simulate(draw, domain, times, scheme)
+                equation.simulate(draw, grid, times, scheme)
         if draw.device.type == "cuda":
             torch.cuda.synchronize(draw.device)
     except LateError:

@@ -9,37 +9,60 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ups.data import Source, open_source, renamed, same_task
 from ups.data.joined import stems
 from ups.data.neighbours import check_neighbours
 from ups.data.splits import FEW_TRAJECTORIES, parts_of
 from ups.definition import Definition, definition_from, is_file_name
-from ups.jobs.recipe.advecting import Glance, glances, winds_in
-from ups.jobs.recipe.axis_ends import seamless, wrapping
-from ups.jobs.recipe.history import Triple, hides, triples
-from ups.jobs.recipe.pace import ANY_PACE, pace
-from ups.jobs.recipe.samples import sampled
-from ups.jobs.recipe.uniform_states import all_uneven, driven, uneven
-from ups.jobs.recipe.variety import single_cells, uneven_times
+from ups.jobs.inspect import single_cells, uneven_times
+from ups.jobs.recipe.signs import (
+    ANY_PACE,
+    LOOKED_AT,
+    Triple,
+    all_uneven,
+    driven,
+    hides,
+    known_numbers,
+    pace,
+    sampled,
+    seamless,
+    triples,
+    uneven,
+    wrapping,
+)
+from ups.models.advection import Advection, moved
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.run.data.datasets import REMARKS, check_axes, common, noticed
 from ups.run.data.doubts import doubts_of, question
 from ups.run.data.sphere import Sphere, wrapping_already
-from ups.tensors import NOT_TOLD, told_apart
-from ups.types import UNKNOWN, ConfigError, DataError, Dynamics, TaskSpec, counted, counted_from
+from ups.tensors import NOT_TOLD, numeric_params, told_apart
+from ups.types import UNKNOWN, Array, ConfigError, DataError, Dynamics, Grid, TaskSpec, counted, counted_from
 
 FRAMES = 41  # of a trajectory, about which are kept: a rollout of many small steps takes long to train and to judge
 IN_ALL = 1000  # frames, about, that few trajectories keep, unless they are slow
 CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
 LEFT = 8  # cells along an axis, at least, where some are left out
 FEW = 5  # trajectories, under which they are cut in time
-LOOKED_AT = 8  # samples, about, whose first frames are looked at
+FIRST_LOOK = 8  # samples, about, whose first frames are looked at
 IN_TIME = (0.7, 0.15, 0.15)  # the parts of the time of very few
 OF_FEW = (0.6, 0.15, 0.25)  # the parts of fewer: to train on, to validate on and to test on
 RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highest learning rate of a network
+EXPLAINED = 0.9  # of what changes in a step, by a move alone, at least
+WORTH = 0.05  # of that, which a parameter explains at least that the others do not
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Two frames `(2, *S, C)` of a sample, one after the other, the time between them, and its parameters."""
+
+    frames: Array
+    dt: float
+    params: tuple[float, ...]
+    periodic: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -180,6 +203,17 @@ def holdings(files: Sequence[Path], task: str) -> list[DataProfile]:
     return [replace(here, notes=(*_question(here, sources), *here.notes)) for here in _by_task(per_file)]
 
 
+def _constant(here: DataProfile) -> list[str]:
+    """A sentence where channels have one value in all that was looked at."""
+    frames = [triple.frames.reshape(-1, len(here.task.channels)) for triple in here.past]
+    if not frames:
+        return []
+    low, high = np.min([each.min(0) for each in frames], 0), np.max([each.max(0) for each in frames], 0)
+    still = [name for name, same in zip(here.task.channels, low == high, strict=True) if same]
+    words = "has the same value in all that was looked at, and nothing can be learnt of it: leave it out of `fields`"
+    return [f"{name} {words}" for name in still]
+
+
 def _question(here: DataProfile, sources: Sequence[Source]) -> list[str]:
     """What is asked of the sources of a task together."""
     return [f"QUESTION: {words}" for words in question([s for s in sources if s.task.name == here.task.name])]
@@ -209,9 +243,9 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> DataProfile:
         task=source.task,
         files=files,
         lengths=source.lengths(),
-        cells=source.domain.shape,
+        cells=source.grid.shape,
         definition=task,
-        uneven=source.task.steady or all_uneven(source, LOOKED_AT),
+        uneven=source.task.steady or all_uneven(source, FIRST_LOOK),
         divided=_divided(source),
         around=(*wrapping_already(source), *around) if around else (),
     )
@@ -250,7 +284,7 @@ def _in_folders(files: Sequence[str]) -> bool:
 def _blown(source: Source) -> tuple[str, ...]:
     """Which of a few samples have a channel without any finite value in their last frame."""
     lengths = source.lengths()
-    ends = {i: source.read(i, slice(lengths[i] - 1, None)) for i in sampled(source, LOOKED_AT)}
+    ends = {i: source.read(i, slice(lengths[i] - 1, None)) for i in sampled(source, FIRST_LOOK)}
     return tuple(source.ids[i] for i, end in ends.items() if not np.isfinite(end).any(tuple(range(end.ndim - 1))).all())
 
 
@@ -288,7 +322,14 @@ def _by_task(per_file: Sequence[DataProfile]) -> list[DataProfile]:
             raise DataError(f"{holding.place}: {NOT_TOLD}")
     several = [hides(h.past) for h in tasks]
     return [
-        replace(h, dynamics=_seen(h, any(several) and not hidden), hidden=hidden, seen=(), past=())
+        replace(
+            h,
+            dynamics=_seen(h, any(several) and not hidden),
+            notes=(*h.notes, *_constant(h)),
+            hidden=hidden,
+            seen=(),
+            past=(),
+        )
         for h, hidden in zip(tasks, several, strict=True)
     ]
 
@@ -301,6 +342,54 @@ def _seen(here: DataProfile, memoryless: bool) -> Dynamics:
         changes_when_uniform=known.changes_when_uniform or driven(here.past),
         advected_by=winds_in(here.task, here.seen),
     )
+
+
+def glances(source: Source, every: int) -> list[Glance]:
+    """The first frame of a few samples, and the one `every` frames later. Samples that are shorter, or do not say their
+    parameters, are left out."""
+    result = []
+    for i in sampled(source, LOOKED_AT):
+        params, times = known_numbers(source, i), source.times_of(i)
+        if len(times) <= every or not params:  # none are known, or its task has none
+            continue
+        frames = source.read(i, slice(0, every + 1, every)).astype(np.float64)
+        result.append(Glance(frames, float(times[every] - times[0]), params, source.grid_of(i).periodic))
+    return result
+
+
+def winds_in(task: TaskSpec, seen: Sequence[Glance]) -> tuple[str, ...]:
+    """The parameters that carry states along: those of which the equation says so, or which explain nearly all of what
+    was seen to change, each a part of it. None where an axis does not wrap, or nothing varies."""
+    if known := task.dynamics.advected_by:
+        return known
+    if len({glance.frames.shape for glance in seen}) != 1 or not all(all(glance.periodic) for glance in seen):
+        return ()
+    frames = np.stack([glance.frames for glance in seen])
+    frames /= np.maximum(frames.std(tuple(range(frames.ndim - 1))), 1e-30)
+    if task.steady or not np.isfinite(frames).all() or min(frames.shape[2:-1]) < 4:
+        return ()
+    params = np.array([glance.params for glance in seen])
+    names = numeric_params(task)
+    chosen = [i for i in range(len(names)) if np.ptp(params[:, i]) > 0]
+    dt = np.array([glance.dt for glance in seen])
+    if not chosen or (best := _explained(frames, params[:, chosen], dt)) < EXPLAINED:
+        return ()
+    for i in list(chosen):
+        others = [j for j in chosen if j != i]
+        if others and _explained(frames, params[:, others], dt) > best - WORTH:
+            chosen = others
+    return tuple(names[i] for i in chosen)
+
+
+def _explained(frames: Array, params: Array, dt: Array) -> float:
+    """The part of what changes from one frame to the next, `(B, 2, *S, C)`, that a move by these parameters is."""
+    z, numbers, times = (torch.as_tensor(x, dtype=torch.float32) for x in (frames, params, dt))
+    periodic = (True,) * (z.ndim - 3)
+    with torch.no_grad():
+        way = Advection.fitted(numbers, times.unsqueeze(1), z, periodic).way(numbers, times)
+        left = z[:, 1] - moved(z[:, 0], way, Grid(tuple(z.shape[2:-1]), periodic))
+    change = (z[:, 1] - z[:, 0]).square().sum()
+    return 1.0 - float(left.square().sum() / change) if change > 0 else 0.0
 
 
 def recipe(sets: Sequence[DataProfile], kind: str, size: str) -> dict[str, Any]:
@@ -340,7 +429,7 @@ def _made(task: str) -> DataProfile:
     cells = {1: 128, 2: 32, 3: 16}[spec.ndim]
     equation = EQUATIONS[task]()
     frames = 1 if spec.steady else len(equation.times())
-    starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
+    starts = initial_states(equation, Draw(0, range(FIRST_LOOK)), equation.grid(cells)).numpy()
     return DataProfile(
         task=spec,
         files=(),

@@ -13,19 +13,21 @@ from ups.config import as_flag, as_seen_from, load
 from ups.definition import definition_from
 from ups.engine.ranks.dist import device_of
 from ups.files import check_writing, write_named
-from ups.jobs.estimate.costs import Costs, costs
+from ups.jobs.estimate.costs import Costs, Counts, costs
 from ups.jobs.estimate.timing import ceilings
 from ups.jobs.inspect import problems
 from ups.jobs.recipe.data_profile import DataProfile, holdings, recipe
 from ups.models.frames_memory import free_memory
 from ups.parsing import flat
+from ups.run.check import check
 from ups.run.config import run_config
+from ups.run.data.outlines import Outline
 from ups.types import ConfigError, counted, data_size, duration, short_number
 
 STEPS = 400  # of the operator that the budget must have room for
 SLOWER = 2.0  # times what the ceilings of a device promise that a step takes
 SHARE = 0.5  # of the free memory that may be taken
-READ = 2**30  # bytes of files up to which all values are looked at
+READ, LOOK = 2**30, 2**26  # bytes of files up to which all values are looked at, and those that are looked at of more
 CANDIDATES = {
     "cpu": [("small", 16), ("tiny", 32), ("tiny", 16), ("tiny", 8)],
     "cuda": [("base", 64), ("small", 64), ("small", 32), ("tiny", 32), ("tiny", 8)],
@@ -52,10 +54,13 @@ def propose(
     here = device_of(device)
     activity("choosing a model size and a batch for this machine")
     roof, free = ceilings(here, bf16=False), free_memory(here)
+    counts: dict[str, Counts] = {}
+    outlined: Sequence[Outline] = ()
     for model, batch in CANDIDATES[here.type]:
         settings = _settings(sets, here.type, model, batch, minutes)
         config = load(run_config(), None, dotted(settings))
-        bill = costs(config, here.type)
+        outlined = outlined or check(config, asking=False)
+        bill = costs(config, here.type, sets=outlined, rough=counts.setdefault(model, {}))
         step = SLOWER * roof.seconds(bill.stages[-1].work, bill.stages[-1].captured)
         if bill.needed <= SHARE * free and STEPS * step <= 60 * minutes:
             break
@@ -71,13 +76,14 @@ def propose(
 
 
 def _faults(files: Sequence[Path], task: str, sets: Sequence[DataProfile]) -> list[str]:
-    """What `ups data validate` finds wrong with files and nothing else says; of large ones, that it was not asked."""
+    """What `ups data validate` finds wrong with files and nothing else says; of large ones, with a part of them."""
     size = sum(part.stat().st_size for path in files for part in _all_files(path))
-    if size > READ:
-        return [f"the files hold {data_size(size)}: `ups data validate` reads all of it and says what is wrong"]
+    large = size > READ
+    wrong = problems(files, definition_from(task) if task else None, LOOK // len(files) if large else 0)
     noted = [note for holding in sets for note in holding.notes]
-    wrong = problems(files, definition_from(task) if task else None)
-    return [f"{path}: PROBLEM: {words}" for path, words in wrong if not any(words in note for note in noted)]
+    words = [f"{path}: PROBLEM: {words}" for path, words in wrong if not any(words in note for note in noted)]
+    seen = f"the files hold {data_size(size)}, and of their values about {data_size(LOOK)} were looked at, spread over"
+    return [*words, *([f"{seen} all: `ups data validate` reads the rest"] if large else [])]
 
 
 def _all_files(path: Path) -> list[Path]:
@@ -113,6 +119,9 @@ def _header(
     out: Path,
     faults: Sequence[str],
 ) -> list[str]:
+    fewest = duration(STEPS * step)
+    room = f"{counted(round(60 * minutes / step), 'step')} in that time"
+    short = f"# Note: {room}, and {STEPS} take about {fewest}: ask for more --minutes."
     cores = counted(len(os.sched_getaffinity(0)), "core") if kind == "cpu" else "one GPU"
     parameters = short_number(bill.parameters["total"])
     return [
@@ -128,6 +137,7 @@ def _header(
         f"# Hardware: {cores}, {data_size(free)} of memory free when this was written.",
         f"# Memory: about {data_size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
+        *([short] if STEPS * step > 60 * minutes else []),
         f"# Model: {parameters} parameters.",
     ]
 

@@ -101,7 +101,7 @@ def split(qkv: Tensor, q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor
     3 · heads · d)`."""
     _, heads, tokens, size = q.shape
     numbers = (tokens, heads, size, eps, *q.stride()[:3], TOKENS, triton.next_power_of_2(size))
-    _split[_grid(q)](qkv, q, k, v, cos, sin, *numbers)
+    _split[_programs(q)](qkv, q, k, v, cos, sin, *numbers)
 
 
 def split_back(dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
@@ -111,9 +111,9 @@ def split_back(dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, cos: Tensor, sin
     given = [one if one.stride(-1) == 1 else one.contiguous() for one in (dq, dk, dv)]
     strides = [step for one in given for step in one.stride()[:3]]
     numbers = (tokens, heads, size, eps, *strides, TOKENS, triton.next_power_of_2(size))
-    _split_back[_grid(dq)](*given, qkv, dqkv, cos, sin, *numbers)
+    _split_back[_programs(dq)](*given, qkv, dqkv, cos, sin, *numbers)
     return dqkv
 
 
-def _grid(heads: Tensor) -> tuple[int, int, int]:
+def _programs(heads: Tensor) -> tuple[int, int, int]:
     return triton.cdiv(heads.shape[2], TOKENS), heads.shape[1], len(heads)

@@ -30,10 +30,13 @@ def _along(t, axis: tl.constexpr, n0, n1, n2):
 
 @triton.jit
 def _neighbour(t, p, n, s, off, wraps):
-    """The token `off` further along an axis: around it where it wraps, else the last one there is."""
+    """The token `off` further along an axis: around it where it wraps, else the last one there is.
+
+    An arm longer than its axis has weight 0 there, and must read a token all the same: 0 times NaN is NaN.
+    """
     q = p + off
     around = tl.where(q < 0, q + n, tl.where(q >= n, q - n, q))
-    q = tl.where(wraps != 0, around, tl.minimum(tl.maximum(q, 0), n - 1))
+    q = tl.minimum(tl.maximum(tl.where(wraps != 0, around, q), 0), n - 1)
     return t + (q - p) * s
 
 
@@ -200,46 +203,46 @@ def _taps(
         tl.store(dgain + axis * width + c, tl.zeros((BC,), tl.float32), mask=c < width)
 
 
-def forward(x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> Tensor:
+def forward(x: Tensor, kernel: Tensor, gain: Tensor, grid: Grid) -> Tensor:
     """Σ over axes and taps of `kernel (D, taps)` times `gain (3, D)` times the tokens `x (B, *G, D)` beside each."""
     y = torch.empty_like(x)
-    _launch(_forward, x, space, kernel.shape[1], x, kernel, gain, y)
+    _launch(_forward, x, grid, kernel.shape[1], x, kernel, gain, y)
     return y
 
 
-def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], space: Grid) -> Tensor:
+def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], grid: Grid) -> Tensor:
     """The gradient of `x`, given that of `y`, and what comes `through` at most two other ways."""
     dx, others = torch.empty_like(dy), (*through, dy, dy)[:2]
-    _launch(_backward, dy, space, kernel.shape[1], dy, kernel, gain, *others, dx, THROUGH=len(through))
+    _launch(_backward, dy, grid, kernel.shape[1], dy, kernel, gain, *others, dx, THROUGH=len(through))
     return dx
 
 
-def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> tuple[Tensor, Tensor]:
+def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """The gradients of `kernel` and `gain`: sums over chunks of the tokens first, in an order that never changes."""
     tokens, width, taps = x.numel() // x.shape[-1], x.shape[-1], kernel.shape[1]
     chunk = TOKENS * max(1, -(-tokens // (TOKENS * CHUNKS)))
     chunks = -(-tokens // chunk)
-    partial = torch.empty(chunks, space.ndim, taps, width, dtype=torch.float32, device=x.device)
+    partial = torch.empty(chunks, grid.ndim, taps, width, dtype=torch.float32, device=x.device)
     channels = min(CHANNELS, triton.next_power_of_2(width))
-    grid = (chunks, triton.cdiv(width, channels), space.ndim * triton.cdiv(taps, 6))
-    *words, _, _ = _words(space, taps, channels)
-    _backward_weight[grid](x, dy, partial, tokens, width, chunk, *words, FEW, channels)
+    programs = (chunks, triton.cdiv(width, channels), grid.ndim * triton.cdiv(taps, 6))
+    *words, _, _ = _words(grid, taps, channels)
+    _backward_weight[programs](x, dy, partial, tokens, width, chunk, *words, FEW, channels)
     dkernel, dgain = torch.empty_like(kernel), torch.empty_like(gain)
-    arguments = (partial, kernel, gain, dkernel, dgain, chunks, width, len(gain), space.ndim, taps, CHUNKS, FEW)
+    arguments = (partial, kernel, gain, dkernel, dgain, chunks, width, len(gain), grid.ndim, taps, CHUNKS, FEW)
     _taps[(triton.cdiv(width, FEW),)](*arguments)
     return dkernel, dgain
 
 
-def _words(space: Grid, taps: int, channels: int) -> tuple[int, ...]:
+def _words(grid: Grid, taps: int, channels: int) -> tuple[int, ...]:
     """What all kernels are told of a grid, at their end: it has three axes, some of length 1."""
-    missing = 3 - space.ndim
-    wraps = sum(int(wraps) << axis for axis, wraps in enumerate(space.periodic, start=missing))
-    return (*(1,) * missing, *space.shape, space.ndim, taps, wraps, TOKENS, channels)
+    missing = 3 - grid.ndim
+    wraps = sum(int(wraps) << axis for axis, wraps in enumerate(grid.periodic, start=missing))
+    return (*(1,) * missing, *grid.shape, grid.ndim, taps, wraps, TOKENS, channels)
 
 
-def _launch(kernel: Any, x: Tensor, space: Grid, taps: int, *tensors: Tensor, **flags: int) -> None:
+def _launch(kernel: Any, x: Tensor, grid: Grid, taps: int, *tensors: Tensor, **flags: int) -> None:
     tokens, width = x.numel() // x.shape[-1], x.shape[-1]
     channels = min(CHANNELS, triton.next_power_of_2(width))
-    grid = (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels))
-    cut = min(space.shape) < taps // 2
-    kernel[grid](*tensors, tokens, width, *_words(space, taps, channels), CUT=cut, **flags)
+    programs = (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels))
+    cut = min(grid.shape) < taps // 2
+    kernel[programs](*tensors, tokens, width, *_words(grid, taps, channels), CUT=cut, **flags)

@@ -193,28 +193,28 @@ def _gather(partial, dg, dbias, samples, parts, width, BR: tl.constexpr, BC: tl.
 def gate(a: Tensor, b: Tensor, g: Tensor, bias: Tensor) -> Tensor:
     """(a + b) · silu(g + bias), `a`, `b` and `g` of one shape."""
     y = torch.empty_like(g)
-    rows, width, grid, channels = _over_rows(g)
-    _gate[grid[:2]](a, b, g, bias, y, rows, width, TOKENS, channels)
+    rows, width, programs, channels = _over_rows(g)
+    _gate[programs[:2]](a, b, g, bias, y, rows, width, TOKENS, channels)
     return y
 
 
 def gate_back(dy: Tensor, a: Tensor, b: Tensor, g: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient of `a`, which is that of `b`, and those of `g` and of the bias."""
     d, dg = torch.empty_like(a), torch.empty_like(g)
-    rows, width, grid, channels = _over_rows(g)
-    parts, chunk = chunks(rows, grid, SUMS)
+    rows, width, programs, channels = _over_rows(g)
+    parts, chunk = chunks(rows, programs, SUMS)
     partial = torch.empty(parts, width, dtype=torch.float32, device=g.device)
-    _gate_back[(parts, grid[1])](dy, a, b, g, bias, d, dg, partial, rows, width, chunk, TOKENS, channels)
+    _gate_back[(parts, programs[1])](dy, a, b, g, bias, d, dg, partial, rows, width, chunk, TOKENS, channels)
     return d, dg, partial.sum(0).to(bias.dtype)
 
 
 def activate_back(dy: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of `x` and of the bias in it, given that of GELU of x."""
     dx = torch.empty_like(x)
-    rows, width, grid, channels = _over_rows(x)
-    parts, chunk = chunks(rows, grid, SUMS)
+    rows, width, programs, channels = _over_rows(x)
+    parts, chunk = chunks(rows, programs, SUMS)
     partial = torch.empty(parts, width, dtype=torch.float32, device=x.device)
-    _activate_back[(parts, grid[1])](dy, x, dx, partial, rows, width, chunk, TOKENS, channels)
+    _activate_back[(parts, programs[1])](dy, x, dx, partial, rows, width, chunk, TOKENS, channels)
     return dx, partial.sum(0).to(bias.dtype)
 
 
@@ -222,19 +222,19 @@ def residual(x: Tensor, g: Tensor, m: Tensor, bias: Tensor) -> Tensor:
     """x + g · (m + bias) of `x, m (B, *G, D)` and rows `g (B, D)`."""
     y = torch.empty_like(x)
     width, tokens = x.shape[-1], x[0].numel() // x.shape[-1]
-    grid, channels = tiles(tokens, width, len(x))
-    _residual[grid](x, g, m, bias, y, tokens, width, g.stride(0), TOKENS, channels)
+    programs, channels = tiles(tokens, width, len(x))
+    _residual[programs](x, g, m, bias, y, tokens, width, g.stride(0), TOKENS, channels)
     return y
 
 
 def residual_back(dy: Tensor, g: Tensor, m: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of `g`, `m` and the bias; that of `x` is `dy`."""
     width, tokens = m.shape[-1], m[0].numel() // m.shape[-1]
-    grid, channels = tiles(tokens, width, len(m))
-    parts, chunk = chunks(tokens, grid)
+    programs, channels = tiles(tokens, width, len(m))
+    parts, chunk = chunks(tokens, programs)
     partial = torch.empty(len(m), parts, 2, width, dtype=torch.float32, device=m.device)
     dm, numbers = torch.empty_like(m), (tokens, width, g.stride(0), chunk, TOKENS, channels)
-    _residual_back[(parts, *grid[1:])](dy, g, m, bias, dm, partial, *numbers)
+    _residual_back[(parts, *programs[1:])](dy, g, m, bias, dm, partial, *numbers)
     dg, dbias = _gathered(partial, g, bias)
     return dg, dm, dbias
 
@@ -257,11 +257,11 @@ def residual_norm(
         y = residual(x, g, m, bias)
         h, factor = norm_kernels.forward(y, scale, shift, eps)
         return h, y, factor
-    y, (grid, channels) = torch.empty_like(x), tiles(tokens, width, len(x))
-    parts, chunk = chunks(tokens, grid)
-    partial = torch.empty(len(x), parts * grid[1], dtype=torch.float32, device=x.device)
+    y, (programs, channels) = torch.empty_like(x), tiles(tokens, width, len(x))
+    parts, chunk = chunks(tokens, programs)
+    partial = torch.empty(len(x), parts * programs[1], dtype=torch.float32, device=x.device)
     numbers = (tokens, width, g.stride(0), chunk, TOKENS, channels)
-    _residual_squares[(parts, *grid[1:])](x, g, m, bias, y, partial, *numbers)
+    _residual_squares[(parts, *programs[1:])](x, g, m, bias, y, partial, *numbers)
     h, factor = norm_kernels.apply(y, partial, scale, shift, eps)
     return h, y, factor
 
@@ -277,12 +277,12 @@ def residual_norm_back(
         return dx, *residual_back(dx, g, m, bias), dscale, dshift
     dscale, dshift = (torch.empty(len(y), width, dtype=scale.dtype, device=y.device) for _ in range(2))
     pull = norm_kernels.of_rows(dh, y, scale, factor, dscale, dshift)
-    dx, dm, (grid, channels) = torch.empty_like(y), torch.empty_like(m), tiles(tokens, width, len(y))
-    parts, chunk = chunks(tokens, grid)
+    dx, dm, (programs, channels) = torch.empty_like(y), torch.empty_like(m), tiles(tokens, width, len(y))
+    parts, chunk = chunks(tokens, programs)
     partial = torch.empty(len(y), parts, 2, width, dtype=torch.float32, device=y.device)
     given = (dh, y, scale, factor, pull, dx if through is None else through, g, m, bias)
     numbers = (tokens, width, scale.stride(0), g.stride(0), chunk, through is not None, TOKENS, channels)
-    _residual_norm_back[(parts, *grid[1:])](*given, dx, dm, partial, *numbers)
+    _residual_norm_back[(parts, *programs[1:])](*given, dx, dm, partial, *numbers)
     dg, dbias = _gathered(partial, g, bias)
     return dx, dg, dm, dbias, dscale, dshift
 

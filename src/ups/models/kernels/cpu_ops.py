@@ -18,36 +18,36 @@ class _AxisConv(torch.autograd.Function):
     gradient of a depthwise convolution takes sixteen times as long as the convolution."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, space: Grid) -> Tensor:
-        ctx.space = space
+    def forward(ctx: Any, x: Tensor, weight: Tensor, grid: Grid) -> Tensor:
+        ctx.grid = grid
         ctx.save_for_backward(x, weight)
         half = weight.shape[1] // 2
         y = x * weight[:, half].sum(0)
-        for axis, tap, beside in _taps(x, half, space):
+        for axis, tap, beside in _taps(x, half, grid):
             y.addcmul_(beside, weight[axis, tap])
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        half, space = weight.shape[1] // 2, ctx.space
+        half, grid = weight.shape[1] // 2, ctx.grid
         dx = dweight = None
         if ctx.needs_input_grad[0]:
             dx = dy * weight[:, half].sum(0)
-            for axis in range(space.ndim):
-                _add_arms(dx, dy, weight[axis], axis + 1, space)
+            for axis in range(grid.ndim):
+                _add_arms(dx, dy, weight[axis], axis + 1, grid)
         if ctx.needs_input_grad[1]:
             dweight = torch.zeros_like(weight)
             dweight[:, half] = (dy * x).flatten(0, -2).sum(0)
-            for axis, tap, beside in _taps(x, half, space):
+            for axis, tap, beside in _taps(x, half, grid):
                 dweight[axis, tap] = (dy * beside).flatten(0, -2).sum(0)
         return dx, dweight, None
 
 
-def _taps(x: Tensor, half: int, space: Grid) -> Any:
+def _taps(x: Tensor, half: int, grid: Grid) -> Any:
     """For each tap but the middle ones: its axis, its number, and `x (B, *G, D)` as seen through it. An arm that is
     longer than its axis is cut: it would wrap more than once."""
-    for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True)):
+    for axis, (n, wraps) in enumerate(zip(grid.shape, grid.periodic, strict=True)):
         reach = min(half, n)
         padded = pad_axis(x, axis + 1, reach, reach, wraps)
         for step in range(-reach, reach + 1):
@@ -55,7 +55,7 @@ def _taps(x: Tensor, half: int, space: Grid) -> Any:
                 yield axis, half + step, padded.narrow(axis + 1, reach + step, n)
 
 
-def _add_arms(dx: Tensor, dy: Tensor, weight: Tensor, dim: int, space: Grid) -> None:
+def _add_arms(dx: Tensor, dy: Tensor, weight: Tensor, dim: int, grid: Grid) -> None:
     """Add to `dx` what came through the taps `weight (taps, D)` along `dim`, those in the middle apart."""
     n, half = dx.shape[dim], len(weight) // 2
     reach = min(half, n)
@@ -67,7 +67,7 @@ def _add_arms(dx: Tensor, dy: Tensor, weight: Tensor, dim: int, space: Grid) -> 
             padded.narrow(dim, reach + step, n).addcmul_(dy, weight[half + step])
     low, high = padded.narrow(dim, 0, reach), padded.narrow(dim, reach + n, reach)
     dx += padded.narrow(dim, reach, n)
-    if space.periodic[dim - 1]:
+    if grid.periodic[dim - 1]:
         dx.narrow(dim, n - reach, reach).add_(low)
         dx.narrow(dim, 0, reach).add_(high)
     else:
@@ -75,10 +75,10 @@ def _add_arms(dx: Tensor, dy: Tensor, weight: Tensor, dim: int, space: Grid) -> 
         dx.narrow(dim, n - 1, 1).add_(high.sum(dim, keepdim=True))
 
 
-def axis_conv(x: Tensor, weight: Tensor, space: Grid) -> Tensor:
+def axis_conv(x: Tensor, weight: Tensor, grid: Grid) -> Tensor:
     """Σ over axes and taps of `weight (axes, taps, D)` times the tokens `x (B, *G, D)` beside each: around an axis that
     wraps, the last one repeated at a wall; an arm longer than its axis is cut."""
-    y: Tensor = _AxisConv.apply(x, weight.to(x.dtype), space)  # type: ignore[no-untyped-call]
+    y: Tensor = _AxisConv.apply(x, weight.to(x.dtype), grid)  # type: ignore[no-untyped-call]
     return y
 
 

@@ -29,10 +29,10 @@ def _run_on(device: torch.device) -> bool:
 _run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # to a compiler, as tables are (ups.tensors)
 
 
-def _conv_kernels(x: Tensor, kernel: Tensor, space: Grid) -> Any:
+def _conv_kernels(x: Tensor, kernel: Tensor, grid: Grid) -> Any:
     from ups.models.kernels import axis_kernels, patch_kernels
 
-    return patch_kernels if patch_kernels.fits(x, kernel.shape[1], space) else axis_kernels
+    return patch_kernels if patch_kernels.fits(x, kernel.shape[1], grid) else axis_kernels
 
 
 def _norm_kernels() -> Any:
@@ -59,14 +59,14 @@ def declare(operations: Operations, gradients: Gradients) -> None:
         torch.library.register_autograd(f"ups::{name}", back, setup_context=remember, lib=LIBRARY)
 
 
-def axis_conv(x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> tuple[Tensor, Tensor, Tensor]:
+def axis_conv(x: Tensor, kernel: Tensor, gain: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
     """Σ over axes and taps of `kernel (D, taps)` times the axis's `gain (3, D)` times the tokens `x (B, *G, D)` beside
     each: around an axis that wraps, the last one repeated at a wall; an arm longer than its axis is cut.
 
     And `x`, twice, for two others that are made of it: what comes back from there is added on the way, not by kernels
     of its own.
     """
-    y, one, two = _Conv.apply(x.contiguous(), kernel.contiguous(), gain.contiguous(), space.shape, space.periodic)  # type: ignore[no-untyped-call]
+    y, one, two = _Conv.apply(x.contiguous(), kernel.contiguous(), gain.contiguous(), grid.shape, grid.periodic)  # type: ignore[no-untyped-call]
     return y, one, two
 
 
@@ -91,20 +91,20 @@ def channel_parts(size: int) -> tuple[int, int]:
 
 
 def _conv(x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    space = Grid(tuple(shape), tuple(periodic))
-    return _conv_kernels(x, kernel, space).forward(x, kernel, gain, space)
+    grid = Grid(tuple(shape), tuple(periodic))
+    return _conv_kernels(x, kernel, grid).forward(x, kernel, gain, grid)
 
 
 def _conv_back(
     dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], shape: list[int], periodic: list[bool]
 ) -> Any:
-    space = Grid(tuple(shape), tuple(periodic))
-    return _conv_kernels(dy, kernel, space).backward(dy, kernel, gain, through, space)
+    grid = Grid(tuple(shape), tuple(periodic))
+    return _conv_kernels(dy, kernel, grid).backward(dy, kernel, gain, through, grid)
 
 
 def _conv_weights(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    space = Grid(tuple(shape), tuple(periodic))
-    return _conv_kernels(x, kernel, space).backward_weight(dy, x, kernel, gain, space)
+    grid = Grid(tuple(shape), tuple(periodic))
+    return _conv_kernels(x, kernel, grid).backward_weight(dy, x, kernel, gain, grid)
 
 
 def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Any:

@@ -181,9 +181,9 @@ def apply(x: Tensor, partial: Tensor, scale: Tensor, shift: Tensor, eps: float) 
     samples, width, parts = len(x), x.shape[-1], partial.shape[1]
     y, factor = torch.empty_like(x), torch.empty(samples, dtype=torch.float32, device=x.device)
     tokens = x.numel() // max(samples * width, 1)
-    grid, channels = tiles(tokens, width, samples)
+    programs, channels = tiles(tokens, width, samples)
     sizes = (tokens, width, scale.stride(0), shift.stride(0), parts, eps)
-    _apply[grid](
+    _apply[programs](
         x, partial, scale, shift, y, factor, *sizes, max(PARTS, triton.next_power_of_2(parts)), TOKENS, channels
     )
     return y, factor
@@ -202,8 +202,8 @@ def backward(
         _alone_back[(samples,)](dy, x, scale, factor, other, dx, dscale, dshift, *sizes, added, *tile, num_warps=8)
         return dx, dscale, dshift
     pull = of_rows(dy, x, scale, factor, dscale, dshift)
-    grid, channels = tiles(tokens, width, samples)
-    _entering[grid](dy, x, scale, factor, pull, other, dx, *sizes, added, TOKENS, channels)
+    programs, channels = tiles(tokens, width, samples)
+    _entering[programs](dy, x, scale, factor, pull, other, dx, *sizes, added, TOKENS, channels)
     return dx, dscale, dshift
 
 
@@ -211,10 +211,10 @@ def of_rows(dy: Tensor, x: Tensor, scale: Tensor, factor: Tensor, dscale: Tensor
     """Fills the gradients of `scale` and `shift`; what pulls that of `x` along x, of each sample."""
     samples, width = len(x), x.shape[-1]
     tokens = x.numel() // max(samples * width, 1)
-    grid, channels = tiles(tokens, width, samples)
-    parts, chunk = chunks(tokens, grid)
+    programs, channels = tiles(tokens, width, samples)
+    parts, chunk = chunks(tokens, programs)
     partial = torch.empty(samples, parts, 2, width, dtype=torch.float32, device=x.device)
-    _sums[(parts, *grid[1:])](dy, x, partial, tokens, width, chunk, TOKENS, channels)
+    _sums[(parts, *programs[1:])](dy, x, partial, tokens, width, chunk, TOKENS, channels)
     pull = torch.empty_like(factor)
     sizes = (tokens, width, scale.stride(0), parts, PARTS, channels)
     _gather[(samples,)](partial, scale, factor, pull, dscale, dshift, *sizes)
@@ -233,8 +233,8 @@ def tiles(tokens: int, width: int, samples: int) -> tuple[tuple[int, int, int], 
     return (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels), samples), channels
 
 
-def chunks(tokens: int, grid: tuple[int, int, int], most: int = PARTS) -> tuple[int, int]:
+def chunks(tokens: int, programs: tuple[int, int, int], most: int = PARTS) -> tuple[int, int]:
     """Into how many parts tokens are cut that are added up apart, and the tokens of one."""
-    most = max(1, min(most, PROGRAMS // (grid[1] * grid[2])))
+    most = max(1, min(most, PROGRAMS // (programs[1] * programs[2])))
     chunk = TOKENS * max(1, -(-tokens // (TOKENS * most)))
     return -(-tokens // chunk), chunk

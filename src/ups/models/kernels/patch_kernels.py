@@ -233,36 +233,36 @@ def _patch_weight(
         tl.store(at, tl.sum(sums[HALF if k == TAPS + HALF else k], 0), mask=c < width)
 
 
-def fits(x: Tensor, taps: int, space: Grid) -> bool:
+def fits(x: Tensor, taps: int, grid: Grid) -> bool:
     """Whether a convolution is one of those that are computed here."""
     return (
-        space.ndim == 2
+        grid.ndim == 2
         and len(x) >= SAMPLES
         and taps <= LONGEST
-        and space.shape[0] >= max(ROWS, taps // 2)
-        and space.shape[1] >= max(COLUMNS, taps // 2)
+        and grid.shape[0] >= max(ROWS, taps // 2)
+        and grid.shape[1] >= max(COLUMNS, taps // 2)
     )
 
 
-def forward(x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> Tensor:
+def forward(x: Tensor, kernel: Tensor, gain: Tensor, grid: Grid) -> Tensor:
     """See `axis_kernels.forward`."""
     y = torch.empty_like(x)
-    grid, sizes, words = _words(x, kernel, space)
-    _patch[grid](x, kernel, gain, y, *sizes, *words)
+    programs, sizes, words = _words(x, kernel, grid)
+    _patch[programs](x, kernel, gain, y, *sizes, *words)
     return y
 
 
-def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], space: Grid) -> Tensor:
+def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], grid: Grid) -> Tensor:
     """See `axis_kernels.backward`."""
     dx, others = torch.empty_like(dy), (*through, dy, dy)[:2]
-    grid, sizes, words = _words(dy, kernel, space)
-    _patch_back[grid](dy, kernel, gain, *others, dx, *sizes, len(through), *words)
+    programs, sizes, words = _words(dy, kernel, grid)
+    _patch_back[programs](dy, kernel, gain, *others, dx, *sizes, len(through), *words)
     return dx
 
 
-def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: Grid) -> tuple[Tensor, Tensor]:
+def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """See `axis_kernels.backward_weight`."""
-    (patches, tiles, groups), sizes, words = _words(x, kernel, space)
+    (patches, tiles, groups), sizes, words = _words(x, kernel, grid)
     taps, width = kernel.shape[1], x.shape[-1]
     chunk = -(-patches * groups // CHUNKS)
     parts = -(-patches * groups // chunk)
@@ -275,11 +275,11 @@ def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: 
 
 
 def _words(
-    x: Tensor, kernel: Tensor, space: Grid
+    x: Tensor, kernel: Tensor, grid: Grid
 ) -> tuple[tuple[int, int, int], tuple[int, ...], tuple[int | bool, ...]]:
     """A grid of patches, tiles of channels and tiles of samples; the sizes that kernels are told; their constants."""
-    (n, m), width = space.shape, x.shape[-1]
+    (n, m), width = grid.shape, x.shape[-1]
     channels = min(CHANNELS, triton.next_power_of_2(width))
     patches = triton.cdiv(n, ROWS) * triton.cdiv(m, COLUMNS)
-    grid = (patches, triton.cdiv(width, channels), triton.cdiv(len(x), SAMPLES))
-    return grid, (len(x), width, n, m), (kernel.shape[1], *space.periodic, ROWS, COLUMNS, SAMPLES, channels)
+    programs = (patches, triton.cdiv(width, channels), triton.cdiv(len(x), SAMPLES))
+    return programs, (len(x), width, n, m), (kernel.shape[1], *grid.periodic, ROWS, COLUMNS, SAMPLES, channels)

@@ -133,8 +133,8 @@ def mix(x: Tensor, real: Tensor, imaginary: Tensor, gain: Tensor, axis: int, bac
     times the gain `(axes, heads · d)` of what it answers along an axis."""
     y = torch.empty_like(x)
     rows, *sizes = _sizes(x)
-    grid = (triton.cdiv(rows, ROWS), sizes[1], sizes[2])
-    _mix[grid](x, real, imaginary, gain[axis], y, rows, *sizes, back, *_words(sizes[-1]))
+    programs = (triton.cdiv(rows, ROWS), sizes[1], sizes[2])
+    _mix[programs](x, real, imaginary, gain[axis], y, rows, *sizes, back, *_words(sizes[-1]))
     return y
 
 
@@ -149,8 +149,8 @@ def weigh(
     arguments = (real, imaginary, gain[axis], *made, sums)
     alone = shares == 1
     partial = sums if alone else sums.new_empty(shares, 2, modes, heads, size, size)
-    grid = (shares, waves if alone else modes, heads)
-    _weigh[grid](x, dy, *arguments, partial, rows, inner, modes, heads, size, SHARE, alone, *words)
+    programs = (shares, waves if alone else modes, heads)
+    _weigh[programs](x, dy, *arguments, partial, rows, inner, modes, heads, size, SHARE, alone, *words)
     if not alone:
         _whole[(waves, heads)](partial, *arguments, shares, modes, heads, size, words[1])
     dgain = torch.empty_like(gain)

@@ -186,9 +186,9 @@ def attend(qkv: Tensor, order: Tensor, bias: Tensor, eps: float) -> Tensor:
     kinds, heads, window, _ = bias.shape
     samples, tokens, size = len(qkv), qkv.shape[1], qkv.shape[2] // (3 * heads)
     y = qkv.new_empty(samples, tokens, heads * size)
-    grid = (tokens // window * heads, samples)
+    programs = (tokens // window * heads, samples)
     numbers = (tokens, heads, kinds, size**-0.5, eps)
-    _attend[grid](qkv, order, bias, y, *numbers, size, window, *_words(window, size), num_warps=_warps(size))
+    _attend[programs](qkv, order, bias, y, *numbers, size, window, *_words(window, size), num_warps=_warps(size))
     return y
 
 

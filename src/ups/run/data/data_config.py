@@ -112,8 +112,8 @@ class GenerateConfig(Config):
             if self.scheme:
                 equations[0].check_scheme(self.scheme)
             if self.store != Reduction():
-                domain = equations[0].domain(self.resolution or kind.task.resolution)
-                self.store.cells(domain, "store")
+                grid = equations[0].grid(self.resolution or kind.task.resolution)
+                self.store.cells(grid, "store")
                 if self.store.start >= (count := min(most, self.frames or most)):
                     raise ValueError(
                         f"store.start is {self.store.start}, but {self.equation} has {counted(count, 'frame')}."

@@ -14,7 +14,7 @@ import numpy as np
 
 from ups.data import Joined, Source, open_source, open_together, renamed, same_task
 from ups.data.axes import uneven_axes
-from ups.data.axis_order import in_order, turning
+from ups.data.axis_order import in_order, reordering
 from ups.data.checksums import Digest, Memory, content
 from ups.data.neighbours import check_neighbours
 from ups.data.splits import PARTS, Split
@@ -68,14 +68,14 @@ class DataSet:
         return self.entries[0]
 
     @property
-    def grid(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:
         """Cells per axis of the tokens: the finest grid that is trained on."""
         return max((part.shape for part in self.parts("train")), key=lambda shape: int(np.prod(shape)))
 
     @property
     def corner(self) -> tuple[float, ...]:
         """Where that grid begins, as `Grid.corner` says."""
-        return next(part.grid.corner for part in self.parts("train") if part.shape == self.grid)
+        return next(part.grid.corner for part in self.parts("train") if part.shape == self.shape)
 
     @property
     def step(self) -> float:
@@ -238,7 +238,7 @@ def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec], say: Say = u
     ones come last. A network gets a word as its place among the choices, so the order matters, and so does
     that of the axes. Fields and inputs keep the order of the data, for `models.inherit` matches them by name."""
     for data in (data for data in sets if data.task.name in known):
-        if note := turning(data.task, known[data.task.name]):
+        if note := reordering(data.task, known[data.task.name]):
             say(f"{data.task.name}: {note}")
     return [_aligned(data, known[data.task.name]) if data.task.name in known else data for data in sets]
 

@@ -44,9 +44,9 @@ def with_images(source: Source, split: Split, reduction: Reduction) -> tuple[Sou
     `reduction` leaves cells out between walls. Of all their cells, for those left have no images among themselves."""
     odd, training = mirrors_of(source.task), set(split.train)
     rows = [row for row, name in enumerate(source.ids) if name in training]
-    domains = {id(domain): domain for domain in map(source.domain_of, rows)}
-    picked = {key for key, domain in domains.items() if picks_between_walls(reduction, domain, source.task)}
-    rows = [row for row in rows if id(source.domain_of(row)) in picked]
+    grids = {id(grid): grid for grid in map(source.grid_of, rows)}
+    picked = {key for key, grid in grids.items() if picks_between_walls(reduction, grid, source.task)}
+    rows = [row for row in rows if id(source.grid_of(row)) in picked]
     if odd is None or not rows:
         return source, split
     both = Mirrored(source, rows, odd)
@@ -55,9 +55,9 @@ def with_images(source: Source, split: Split, reduction: Reduction) -> tuple[Sou
     return both, given_split(used, where, split.convention, split.fractions, split.seed)
 
 
-def picks_between_walls(reduction: Reduction, domain: Grid, task: TaskSpec) -> bool:
+def picks_between_walls(reduction: Reduction, grid: Grid, task: TaskSpec) -> bool:
     """Whether a reduction makes a grid one-sided (see `Grid.one_sided`) that is not so in its file."""
-    stored, used = (domain._replace(corner=r.corner(domain, task.bounds)) for r in (Reduction(), reduction))
+    stored, used = (grid._replace(corner=r.corner(grid, task.bounds)) for r in (Reduction(), reduction))
     return bool(used.one_sided and not stored.one_sided)
 
 
@@ -71,9 +71,9 @@ def strata_of(source: Source) -> list[object]:
         if len(distinct) > STRATA:
             params = [()] * len(source)
             break
-    domains = [source.domain_of(i) for i in range(len(source))]
-    shapes = {key: domain.shape for key, domain in {id(domain): domain for domain in domains}.items()}
-    return list(zip(params, (shapes[id(domain)] for domain in domains), strict=True))
+    grids = [source.grid_of(i) for i in range(len(source))]
+    shapes = {key: grid.shape for key, grid in {id(grid): grid for grid in grids}.items()}
+    return list(zip(params, (shapes[id(grid)] for grid in grids), strict=True))
 
 
 def starts_of(source: Source, out: Sequence[bool]) -> list[str]:

@@ -30,12 +30,12 @@ ENFORCED = "predictions are made to obey it unless `model.simulator.guard` is fa
 def close_ups(source: Source) -> Iterator[Trajectory]:
     """A few trajectories spread over the file, one at a time, with as many leading frames as may be in memory."""
     chosen = np.unique(np.linspace(0, len(source) - 1, min(CLOSELY, len(source))).astype(int))
-    frame = 8 * int(np.prod(source.domain.shape)) * len(source.task.channels)
+    frame = 8 * int(np.prod(source.grid.shape)) * len(source.task.channels)
     frames = slice(0, max(FEWEST_FRAMES, MEMORY // frame))
     for i in map(int, chosen):
         values, times = source.read(i, frames), source.times_of(i)[frames]
         yield Trajectory(
-            source.ids[i], source.task, values, source.domain_of(i), times, source.params_of(i), source.inputs(i)
+            source.ids[i], source.task, values, source.grid_of(i), times, source.params_of(i), source.inputs(i)
         )
 
 
@@ -45,15 +45,15 @@ def law_residuals(source: Source) -> list[tuple[str, float, float]]:
     params = source.params_of(0)  # those that differ from sample to sample are numbers, on which no law depends
     if {p.name for p in source.task.parameters} != set(params):
         return []
-    laws = laws_of(source.task, source.domain.periodic, params)
+    laws = laws_of(source.task, source.grid.periodic, params)
     worst, blur = [0.0] * len(laws), [0.0] * len(laws)
     for sample in close_ups(source) if laws else ():
         # Copies: what a reader gives may be read-only, which torch warns of.
         u = torch.from_numpy(np.array(sample.values, np.float64)).unsqueeze(0)
         mask = mask_of(source.task, torch.from_numpy(np.array(sample.inputs)).unsqueeze(0))
         for i, law in enumerate(laws):
-            worst[i] = float(np.maximum(worst[i], float(law.residual(u, source.domain, mask))))
-            blur[i] = max(blur[i], float(law.sampling_error(u, source.domain, mask)))
+            worst[i] = float(np.maximum(worst[i], float(law.residual(u, source.grid, mask))))
+            blur[i] = max(blur[i], float(law.sampling_error(u, source.grid, mask)))
     return [(law.says, worst[i], blur[i]) for i, law in enumerate(laws)]
 
 
@@ -116,7 +116,7 @@ def _inside(source: Source, inputs: Array) -> Array:
     inside = np.ones(inputs.shape[:-1], bool)
     if source.task.mask:
         inside &= inputs[..., source.task.given.index(source.task.mask)] > 0.5
-    for axis, wraps in enumerate(source.domain.periodic):
+    for axis, wraps in enumerate(source.grid.periodic):
         if not wraps:
             ends = np.moveaxis(inside, axis, 0)
             ends[0] = ends[-1] = False

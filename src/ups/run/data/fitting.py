@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.data import Joined, Source, open_source, renamed
-from ups.data.axis_order import turned, turning
+from ups.data.axis_order import reordered, reordering
 from ups.data.readers.array_dims import TAKEN
 from ups.data.reduction import Reduction
 from ups.data.trajectories import Trajectories, alike
@@ -143,7 +143,7 @@ def _as_trained(path: Path, definition: Definition, opened: ExitStack) -> Fitted
 def _within(source: Source, axis: str) -> bool:
     """Whether the coordinates of an axis reach to the ends that its definition gives it, to a cell."""
     at = source.task.axes.index(axis)
-    cells, (low, high) = source.domain.coordinates[at], source.domain.bounds[at]
+    cells, (low, high) = source.grid.coordinates[at], source.grid.bounds[at]
     return max(abs(float(cells[0]) - low), abs(float(cells[-1]) - high)) <= (high - low) / len(cells)
 
 
@@ -194,13 +194,13 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, sa
             "it is one of these)."
         )
     spec = simulator.codec.task(name)
-    if note := turning(source.task, spec):
+    if note := reordering(source.task, spec):
         say(f"{source.path}: {note}")
-    source = turned(source, spec)
-    if source.task.channels != spec.channels or source.domain.ndim != spec.ndim:
+    source = reordered(source, spec)
+    if source.task.channels != spec.channels or source.grid.ndim != spec.ndim:
         ours, theirs = ", ".join(spec.channels), ", ".join(source.task.channels)
         raise DataError(
-            f"{source.path}: has the fields {theirs} on {counted(source.domain.ndim, 'axis')}, but the simulator was "
+            f"{source.path}: has the fields {theirs} on {counted(source.grid.ndim, 'axis')}, but the simulator was "
             f"trained on {ours} on {spec.ndim}; give it data with these."
         )
     check_axes(source)

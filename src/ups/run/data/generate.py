@@ -49,14 +49,14 @@ def equation_of(config: GenerateConfig) -> Equation:
     return equations_of(config)[0]
 
 
-def batch_of(config: GenerateConfig, frames: int, domain: Grid, channels: int, device: torch.device) -> int:
+def batch_of(config: GenerateConfig, frames: int, grid: Grid, channels: int, device: torch.device) -> int:
     """The batch asked for, or the largest that fits, all batches of a file being of one size.
 
     On a processor larger ones than these are slower, and an interruption loses more.
     """
     if config.batch:
         return config.batch
-    frame = math.prod(domain.shape) * channels
+    frame = math.prod(grid.shape) * channels
     at_once = 4096 if device.type == "cuda" else min(CPU_SAMPLES, max(CPU_LEAST, CPU_NUMBERS // frame))
     most = max(1, min(config.samples, at_once, _budget(device) // (8 * frames * frame)))
     return math.ceil(config.samples / math.ceil(config.samples / most))
@@ -85,9 +85,9 @@ def _make(
     equation, device = params.equation(EQUATIONS[config.task]), device_of(config.device)
     scheme = config.scheme or equation.schemes[0]
     equation.check_scheme(scheme)
-    domain = equation.domain(config.resolution or equation.task.resolution)
-    path = folder / name_of(config, params, equation, config.store.domain(domain))
-    plan = file_spec(config, params, domain, scheme)
+    grid = equation.grid(config.resolution or equation.task.resolution)
+    path = folder / name_of(config, params, equation, config.store.grid(grid))
+    plan = file_spec(config, params, grid, scheme)
     if overwrite:
         discard(path)
     elif path.exists():
@@ -95,12 +95,12 @@ def _make(
     elif known is not None and _taken(known / path.name, path, plan):
         return path
     times = equation.times()[: config.frames]
-    batch = batch_of(config, len(times), domain, len(plan.task.channels), device)
+    batch = batch_of(config, len(times), grid, len(plan.task.channels), device)
     writer = TrajectoryWriter(path, plan)
     with writer.open():
         tell = SolvingProgress(report, path.name, config.samples, writer)
         try:
-            _write_batches(writer, SolveBatch(0, batch, scheme, domain, times, device), params, config, tell)
+            _write_batches(writer, SolveBatch(0, batch, scheme, grid, times, device), params, config, tell)
         except (KeyboardInterrupt, Preempted):
             tell.interrupted()
             raise
@@ -167,7 +167,7 @@ class SolveBatch:
     first: int
     size: int
     scheme: str
-    domain: Grid  # on which it is solved
+    grid: Grid  # on which it is solved
     times: Sequence[float]  # at which it is solved
     device: torch.device
 
@@ -185,7 +185,7 @@ class Solved:
 def _write(writer: TrajectoryWriter, job: SolveBatch, solved: Solved) -> None:
     measured = solved.measured
     if job.first == 0:
-        solution = replace(writer.spec, domain=job.domain, times=np.asarray(job.times))
+        solution = replace(writer.spec, grid=job.grid, times=np.asarray(job.times))
         measured = measured | _residual(solution, *solved.few)
     writer.write(job.first, solved.frames, solved.inputs, measured)
 
@@ -200,17 +200,17 @@ def _solve(params: FileParams, config: GenerateConfig, job: SolveBatch, plan: Fi
     if params.ranges:
         drawn = params.drawn(config.seed, samples)
         rows = [{**params.shared, **{n: float(values[i]) for n, values in drawn.items()}} for i in range(job.size)]
-        solved = simulate_each(kind, rows, draw, job.domain, job.times, job.scheme)
+        solved = simulate_each(kind, rows, draw, job.grid, job.times, job.scheme)
         alone = [replace(draw, samples=[sample]) for sample in samples]
-        given = torch.cat([kind(**row).inputs(one, job.domain) for row, one in zip(rows, alone, strict=True)])
+        given = torch.cat([kind(**row).inputs(one, job.grid) for row, one in zip(rows, alone, strict=True)])
     else:
-        solved = equation.simulate(draw, job.domain, job.times, job.scheme)
-        given = equation.inputs(draw, job.domain)
+        solved = equation.simulate(draw, job.grid, job.times, job.scheme)
+        given = equation.inputs(draw, job.grid)
     frames, inputs = solved[keep].float(), given[keep].float()
     _check_finite(frames, job, config.task)
-    measured = {law.name: float(law.residual(frames, job.domain).max()) for law in equation.laws()}
+    measured = {law.name: float(law.residual(frames, job.grid).max()) for law in equation.laws()}
     few = frames[:FITTED].clone().cpu().numpy(), inputs[:FITTED].clone().cpu().numpy()
-    every = (slice(None, None, config.store.space),) * job.domain.ndim
+    every = (slice(None, None, config.store.space),) * job.grid.ndim
     stored = frames[(slice(None), config.store.frames, *every)].contiguous()
     return Solved(stored.cpu().numpy(), inputs[(slice(None), *every)].contiguous().cpu().numpy(), measured, few)
 
@@ -220,23 +220,23 @@ def _residual(plan: FileSpec, frames: Array, inputs: Array) -> dict[str, float]:
     few = []
     for i in range(len(frames)):
         params = {**plan.params, **{name: float(values[i]) for name, values in plan.varying.items()}}
-        few.append(Trajectory(str(i), plan.task, frames[i], plan.domain, plan.times, params, inputs[i]))
+        few.append(Trajectory(str(i), plan.task, frames[i], plan.grid, plan.times, params, inputs[i]))
     together = [[sample] for sample in few] if plan.varying else [few]
     fits = [f for samples in together for f in fit(plan.task.name, samples, samples[0].params)]
     left = [f.residual for f in fits if not math.isnan(f.residual)]
     return {RESIDUAL: max(left)} if left else {}
 
 
-def name_of(config: GenerateConfig, params: FileParams, equation: Equation, domain: Grid) -> str:
+def name_of(config: GenerateConfig, params: FileParams, equation: Equation, grid: Grid) -> str:
     """PDEBench's name; a range is written 0.001-1.0 in the place of its number."""
     spelling = equation.task.storage.spelling
     ranges = {name: f"{spell(r.low, spelling)}-{spell(r.high, spelling)}" for name, r in params.ranges.items()}
     known = {**equation.params(), **ranges}
-    return file_name(equation.task, known, domain.shape[0], config.seed, {*params.listed, *params.ranges})
+    return file_name(equation.task, known, grid.shape[0], config.seed, {*params.listed, *params.ranges})
 
 
-def file_spec(config: GenerateConfig, params: FileParams, domain: Grid, scheme: str) -> FileSpec:
-    """What a file will hold whose solution is computed on `domain`."""
+def file_spec(config: GenerateConfig, params: FileParams, grid: Grid, scheme: str) -> FileSpec:
+    """What a file will hold whose solution is computed on `grid`."""
     equation = params.equation(EQUATIONS[config.task])
     times = np.asarray(equation.times()[: config.frames])
     shared = {name: value for name, value in equation.params().items() if name not in params.ranges}
@@ -246,7 +246,7 @@ def file_spec(config: GenerateConfig, params: FileParams, domain: Grid, scheme: 
         "scheme": scheme,
         "seed": config.seed,
         "samples": config.samples,
-        "resolution": domain.shape[0],
+        "resolution": grid.shape[0],
         "frames": len(times),
         "dtype": config.dtype or DTYPES[scheme],
         "version": __version__,
@@ -254,7 +254,7 @@ def file_spec(config: GenerateConfig, params: FileParams, domain: Grid, scheme: 
     if config.store != Reduction():  # files that are whole are those they were before this could be asked for
         identity["store"] = asdict(config.store)
     varying = params.drawn(config.seed, range(config.samples))
-    times_kept, stored_on = times[config.store.frames], config.store.domain(domain)
+    times_kept, stored_on = times[config.store.frames], config.store.grid(grid)
     return FileSpec(equation.spec(), shared, stored_on, times_kept, config.samples, identity, varying)
 
 

@@ -38,7 +38,7 @@ class Outline:
     """One data set as it will be: nothing of it needs to be there."""
 
     task: TaskSpec
-    grid: tuple[int, ...]
+    shape: tuple[int, ...]
     frames: int
     counts: Mapping[str, int]  # trajectories for train, valid and test
     periodic: tuple[bool, ...]
@@ -53,9 +53,9 @@ class Outline:
         """This data set and another of the same task."""
         check_dynamics(self.task, other.task)
         counts = {part: self.counts[part] + other.counts[part] for part in self.counts}
-        finest = max(self, other, key=lambda outline: math.prod(outline.grid))
+        finest = max(self, other, key=lambda outline: math.prod(outline.shape))
         made, disk = self.made or other.made, self.disk + other.disk
-        both = dataclasses.replace(self, grid=finest.grid, corner=finest.corner, counts=counts, disk=disk, made=made)
+        both = dataclasses.replace(self, shape=finest.shape, corner=finest.corner, counts=counts, disk=disk, made=made)
         return dataclasses.replace(
             both,
             frames=min(self.frames, other.frames),
@@ -66,13 +66,13 @@ class Outline:
 
     def has_finer(self, factor: int) -> bool:
         """Whether some of its files have so many times the cells along each axis."""
-        cells = tuple(n * factor for n in self.grid)
+        cells = tuple(n * factor for n in self.shape)
         return any(thinning(stored, cells) is not None for stored in self.stored_grids)
 
     @property
     def frame(self) -> int:
         """Numbers in a frame."""
-        return math.prod(self.grid) * len(self.task.channels)
+        return math.prod(self.shape) * len(self.task.channels)
 
     def window(self, batch: int, context: int, targets: int) -> Window:
         """A window of the right shapes on the current device; its numbers lie between 0 and 1."""
@@ -80,18 +80,18 @@ class Outline:
         given = len(spec.given)
         return Window(
             task=spec,
-            context=torch.rand(batch, context, *self.grid, channels),
-            targets=torch.rand(batch, targets, *self.grid, channels),
-            inputs=torch.rand(batch, *self.grid, given),
+            context=torch.rand(batch, context, *self.shape, channels),
+            targets=torch.rand(batch, targets, *self.shape, channels),
+            inputs=torch.rand(batch, *self.shape, given),
             params=torch.rand(batch, len(numeric_params(spec))),
             dt=torch.ones(batch),
-            grid=self.cells,
+            grid=self.grid,
         )
 
     @property
-    def cells(self) -> Grid:
+    def grid(self) -> Grid:
         """The finest grid that is trained on, in the box of the task."""
-        return Grid(self.grid, self.periodic, self.task.bounds, self.corner)
+        return Grid(self.shape, self.periodic, self.task.bounds, self.corner)
 
     @property
     def stored(self) -> int:
@@ -100,7 +100,7 @@ class Outline:
 
     def whole(self, batch: int, context: int, part: str, device: str = "cpu") -> tuple[int, int, int]:
         """Whole trajectories of a part: (samples in a window, frames after the context, windows)."""
-        size = min(at_once(batch, self.frames, self.grid, CELLS.get(device, 0)), self.counts[part] or 1)
+        size = min(at_once(batch, self.frames, self.shape, CELLS.get(device, 0)), self.counts[part] or 1)
         return size, max(1, self.frames - context), -(-self.counts[part] // size)
 
     def resident(self, *parts: str) -> int:
@@ -146,15 +146,15 @@ def _of_files(data: DataSet) -> Outline:
     held_out = {name for entry in data.entries for name in entry.config.split.hold_out}
     return Outline(
         task=data.task,
-        grid=data.grid,
+        shape=data.shape,
         frames=min(int(p.lengths.max()) for p in every),
         counts={part: sum(map(len, trajectories)) for part, trajectories in parts.items()},
-        periodic=parts["train"][0].domain.periodic,
+        periodic=parts["train"][0].grid.periodic,
         disk=sum(path.stat().st_size for entry in data.entries for path in entry.source.files()),
         made=False,
         corner=data.corner,
         mirrored=data.mirrored,
-        stored_grids=frozenset(p.source.domain.shape for p in every),
+        stored_grids=frozenset(p.source.grid.shape for p in every),
         question=next(iter(question([entry.source for entry in data.entries], held_out)), ""),
     )
 
@@ -163,17 +163,17 @@ def _to_be_made(name: str, data: DataConfig, simulator: SimulatorConfig) -> Outl
     """A data set that its equation will make."""
     equations = equations_of(data.generation())
     first = equations[0]
-    spec, domain = first.spec(), data.store.domain(first.domain(data.resolution or first.task.resolution))
+    spec, grid = first.spec(), data.store.grid(first.grid(data.resolution or first.task.resolution))
     task = data.definition.applied(spec, TASKS, f"data.{name}")
     times = np.asarray(first.times()[: data.frames])[data.store.frames]
-    file = FileSpec(spec, first.params(), domain, times, data.samples, {})
+    file = FileSpec(spec, first.params(), grid, times, data.samples, {})
     split = data.split
     try:
         check_known("parameter", split.hold_out, [p.name for p in task.parameters])
         for key, wanted in split.hold_out.items():
             if not isinstance(wanted, Between) and not isinstance(data.params.get(key), ParamRange):
                 check_held(key, wanted, [equation.params()[key] for equation in equations])
-        grid = data.reduce.cells(domain, task.name)
+        shape = data.reduce.cells(grid, task.name)
         ids = [f"{i}/{n}" for i in range(len(equations)) for n in range(data.samples)]
         cut = make_split(ids, split.convention, split.fractions, data.seed, [i.split("/")[0] for i in ids])
         counts: dict[str, int] = {part: len(cut.part(part)) for part in PARTS}
@@ -184,9 +184,9 @@ def _to_be_made(name: str, data: DataConfig, simulator: SimulatorConfig) -> Outl
         pieces = dict(zip(PARTS, (1, split.pieces, split.pieces), strict=True))
         frames = min(int(frames * share) // n for share, n in zip(split.time, pieces.values(), strict=True))
         counts = {part: n * len(ids) for part, n in pieces.items()}
-    picked = simulator.images_in("train", task.name) and picks_between_walls(data.reduce, domain, task)
+    picked = simulator.images_in("train", task.name) and picks_between_walls(data.reduce, grid, task)
     mirrored = picked and mirrors_of(task) is not None
     counts["train"] *= 2**task.ndim if mirrored else 1
     disk = LAYOUTS[spec.storage.kind](file).nbytes() * len(equations)
-    corner, grids = data.reduce.corner(domain, task.bounds), frozenset({domain.shape})
-    return Outline(task, grid, frames, counts, domain.periodic, disk, True, corner, mirrored, grids)
+    corner, stored = data.reduce.corner(grid, task.bounds), frozenset({grid.shape})
+    return Outline(task, shape, frames, counts, grid.periodic, disk, True, corner, mirrored, stored)

@@ -17,25 +17,25 @@ WIDE = 10  # degrees of latitude over which the areas of cells differ enough to 
 
 def wrapping_already(source: Source) -> tuple[str, ...]:
     """The axes that wrap by what is said of them."""
-    return tuple(name for name, wraps in zip(source.task.axes, source.domain.periodic, strict=False) if wraps)
+    return tuple(name for name, wraps in zip(source.task.axes, source.grid.periodic, strict=False) if wraps)
 
 
 class Sphere:
     """The axes of a source that are latitude and longitude; `there` is false where it has no such."""
 
     def __init__(self, source: Source) -> None:
-        task, domain = source.task, source.domain
+        task, grid = source.task, source.grid
         axes = [name.lower() for name in task.axes[: task.ndim]]
         places = [[i for i, name in enumerate(axes) if name in names] for names in NAMES]
         self.there = not task.equation and [len(each) for each in places] == [1, 1]
         if not self.there:
             return
         lat, lon = (each[0] for each in places)
-        self.lat, self.lon, self.wraps = task.axes[lat], task.axes[lon], domain.periodic[lon]
-        (low, high), span = domain.bounds[lat], domain.lengths[lon]
-        size, step = high - low, (high - low) / domain.shape[lat]
+        self.lat, self.lon, self.wraps = task.axes[lat], task.axes[lon], grid.periodic[lon]
+        (low, high), span = grid.bounds[lat], grid.lengths[lon]
+        size, step = high - low, (high - low) / grid.shape[lat]
         degrees = size > 1.1 * math.pi or span > 2.2 * math.pi
-        circle, cell = 360.0 if degrees else 2 * math.pi, span / domain.shape[lon]
+        circle, cell = 360.0 if degrees else 2 * math.pi, span / grid.shape[lon]
         self.around = abs(span - circle) < NEAR * cell
         self.twice = abs(span - circle - cell) < NEAR * cell
         starts = (-circle / 4, 0.0) if axes[lat] in ANGLES else (-circle / 4,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from ups.run.data.known_data import KnownData
 from ups.rundir import RunDir
 from ups.tensors import TaskStatistics
 
+NAMES = {field.name for field in fields(TaskStatistics)}
+
 
 def statistics_of(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> dict[str, TaskStatistics]:
     """The statistics of each task; those in the folder where they are whole and of just these data, or that another run
@@ -27,7 +29,8 @@ def statistics_of(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -
     for data in sets:
         row = rows.get(data.task.name)
         values = row.get("values", {}) if isinstance(row, dict) else {}
-        known_values = values if row == _row(data, values, identity) else known.get(data)
+        sound = row == _row(data, values, identity) and values.keys() == NAMES
+        known_values = values if sound else known.get(data)
         statistics[data.task.name] = measured(data) if known_values is None else _unpacked(known_values)
     return statistics
 
@@ -57,7 +60,8 @@ def measured(data: DataSet) -> TaskStatistics:
     grid."""
     parts = data.parts("train")
     counts = [len(part) for part in parts]
-    mean, std = pooled([part.sound().statistics() for part in parts], counts)
+    own = [part.sound().statistics() for part in parts]
+    mean, std = pooled([(each.mean, each.std) for each in own], counts)
     inputs = [part.inputs.flatten(0, -2) for part in parts]
     none = (torch.zeros(0), torch.zeros(0))
     input_mean, input_std = pooled([(x.mean(0), x.std(0)) for x in inputs], counts) if data.task.inputs else none
@@ -66,6 +70,8 @@ def measured(data: DataSet) -> TaskStatistics:
     return TaskStatistics(
         mean=mean,
         std=std,
+        least=torch.stack([each.least for each in own]).amin(0),
+        most=torch.stack([each.most for each in own]).amax(0),
         input_mean=input_mean,
         input_std=input_std,
         low=params.amin(0),

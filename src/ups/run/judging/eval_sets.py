@@ -153,7 +153,7 @@ def exams(
         yield from by_parameters(data, config.evaluation.given_to(simulator.context))
     made = Maker(config, data, simulator, place, screen, stack)
     for factor in config.evaluation.zero_shot:
-        cells = tuple(n * factor for n in data.grid)
+        cells = tuple(n * factor for n in data.shape)
         for entries in made.by_fineness(cells):
             try:
                 yield made.at_resolution(cells, "test", entries)
@@ -211,7 +211,7 @@ class Maker:
 
     def by_fineness(self, cells: tuple[int, ...]) -> list[tuple[DataEntry, ...]]:
         """The entries of which a grid of `cells` can be picked, and those of which it cannot, where there are any."""
-        fine = tuple(e for e in self.data.entries if thinning(e.source.domain.shape, cells) is not None)
+        fine = tuple(e for e in self.data.entries if thinning(e.source.grid.shape, cells) is not None)
         return [group for group in (fine, tuple(e for e in self.data.entries if e not in fine)) if group]
 
     def at_resolution(
@@ -219,8 +219,8 @@ class Maker:
     ) -> EvalSet:
         """Trajectories on a grid of `cells`, of each of `entries`: those of `split` where their files are fine enough,
         else new ones. `samples`: so many in all."""
-        label = f"{cells_of(cells)}{' (zero-shot)' if cells != self.data.grid else ''}"
-        steps = [thinning(entry.source.domain.shape, cells) for entry in entries]
+        label = f"{cells_of(cells)}{' (zero-shot)' if cells != self.data.shape else ''}"
+        steps = [thinning(entry.source.grid.shape, cells) for entry in entries]
         most = [None] * len(entries) if samples is None else shares(samples, len(entries))
         picked = [
             Trajectories(e.source, e.split.part(split)[:count], dataclasses.replace(e.config.reduce, space=step))
@@ -240,7 +240,7 @@ class Maker:
         self, params: Mapping[str, float | str], cells: tuple[int, ...] | None = None, samples: int | None = None
     ) -> EvalSet:
         """New trajectories at other parameters, on the trained grid or on one of `cells`."""
-        trained = self.data.grid
+        trained = self.data.shape
         part = self._made(self.data.first, params, cells or trained, samples or self.config.evaluation.samples)
         label = named(params) + (f", {cells_of(cells)}" if cells and cells != trained else "")
         outside = self.simulator.outside(part.params, self.data.task.name)
@@ -255,14 +255,14 @@ class Maker:
         name = spec.equation
         if not name:
             raise ConfigError(f"{spec.name} has no equation here that could make new data; name a file with --file.")
-        trained, store = own.grid, data.config.store
+        trained, store = own.shape, data.config.store
         thin = data.config.reduce.space if cells == trained else 1
         known = data.config.model_dump(include=set(GenerateConfig.model_fields))
         scheme = data.config.scheme or source.attributes().get("ups_scheme")
         # A finer grid than the file's is picked from the one that the file was solved on, where that is possible.
         every = store.space
         if every > 1 and cells != trained:
-            every = thinning(tuple(n * every for n in source.domain.shape), cells) or 1
+            every = thinning(tuple(n * every for n in source.grid.shape), cells) or 1
         wanted = {
             **known,
             "task": name,
@@ -275,7 +275,7 @@ class Maker:
             "batch": None,
         }
         made = load(GenerateConfig, overrides=wanted)
-        solved_on = tuple(n // (thin * every) for n in equation_of(made).domain(made.resolution or cells[0]).shape)
+        solved_on = tuple(n // (thin * every) for n in equation_of(made).grid(made.resolution or cells[0]).shape)
         if solved_on != cells:
             raise ConfigError(
                 f"{name} is solved on {cells_of(solved_on)}, not on {cells_of(cells)}; choose such a resolution."

@@ -33,8 +33,8 @@ from ups.run.judging.ancestors import seen_before
 from ups.run.judging.champion import Champion, digest_of
 from ups.run.judging.eval_sets import EvalSet, by_length, exams, outside_of
 from ups.run.judging.extra_scores import ScoredSimulator, refinement_scores, search_scores, trust_scores
-from ups.run.judging.law_watch import LawWatch
 from ups.run.judging.long_rollouts import long_rollouts
+from ups.run.judging.rollout_watch import RolloutWatch
 from ups.run.judging.training_mean import training_mean
 from ups.run.load import load
 from ups.run.order import drawn_in, windows_of
@@ -67,7 +67,7 @@ class Judge:
 
     def __post_init__(self) -> None:
         plain = predictor_of(self.simulator, self.device)
-        self.watch = LawWatch(plain.function)
+        self.watch = RolloutWatch(plain.function, self.simulator)
         self.ours = dataclasses.replace(plain, function=self.watch)
 
     @property
@@ -85,10 +85,10 @@ class Judge:
         self._show(exam, 0)
         kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in kinds if data is not None)]
-        self.watch.taken()  # of exams before this one
+        self.watch.taken(), self.watch.taken_left()  # of exams before this one
         with reporting(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
-        laws = self.watch.taken()
+        laws, left = self.watch.taken(), self.watch.taken_left()
         mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
         self._show(exam, ROLLOUTS)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.protocol, exam.split)
@@ -122,6 +122,7 @@ class Judge:
             search=search,
             refinement=refinement,
             laws=laws,
+            left_range_at=left,
             champion=self._champion(exam, main),
             long=long_rollouts(self.ours, rivals, self._windows(exam), self.config.evaluation, exam.count),
         )

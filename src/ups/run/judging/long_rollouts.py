@@ -12,7 +12,7 @@ from ups.eval.intervals import ratio
 from ups.eval.nrmse import rms
 from ups.eval.rollout import Predictor
 from ups.run.config import EvalConfig
-from ups.run.judging.law_watch import LawWatch
+from ups.run.judging.rollout_watch import RolloutWatch
 from ups.tensors import Window
 from ups.types import Array
 
@@ -47,7 +47,7 @@ def long_rollouts(
         largest = rms(true.double(), window.mask).amax(1).numpy()
         blind = dataclasses.replace(window, targets=window.targets[:, :0])
         for who in predictors:
-            watch = LawWatch(who.predict)
+            watch = RolloutWatch(who.predict)
             sizes = rms(watch(blind, factor * window.targets.shape[1]).double(), window.mask).amax(1).numpy()
             size = np.nan_to_num(ratio(sizes, largest).max(-1), nan=np.inf, posinf=np.inf)
             values = {"size": size, "bounded": (size <= BOUND).astype(np.float64)}

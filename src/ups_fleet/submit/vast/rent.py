@@ -22,7 +22,7 @@ from ups_fleet.submit.vast.client import Client, Machine, NotOursError, VastErro
 
 PREFIX = "ups"
 LONGEST = 48  # characters of a key in a label
-OURS = re.compile(rf"{PREFIX}:([\w.-]{{1,{LONGEST - 9}}}-[0-9a-f]{{8}}):([0-9a-f]{{8}}):([0-9]{{10}})")
+LABEL = re.compile(rf"{PREFIX}:([\w.-]{{1,{LONGEST - 9}}}-[0-9a-f]{{8}}):([0-9a-f]{{8}}):([0-9]{{10}})")
 EARLIEST = 1_577_836_800  # 2020: no lease has ended before
 
 
@@ -41,7 +41,7 @@ class Label:
     @classmethod
     def of(cls, text: str) -> Label | None:
         """The label that a text is; None where it is none of ours: people write labels that begin alike."""
-        match = OURS.fullmatch(text)
+        match = LABEL.fullmatch(text)
         return cls(match[1], match[2], int(match[3])) if match and int(match[3]) > EARLIEST else None
 
 

@@ -1,4 +1,4 @@
-"""Launchers, by name: what starts the ranks of a job. A new one is a file here and a line in OURS."""
+"""Launchers, by name: what starts the ranks of a job. A new one is a file here and a line in BUILT_IN."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ups_fleet.supervise.launchers.nodes import Nodes
 
 __all__ = ["LAUNCHERS", "Launcher", "launcher_of"]
 
-OURS: dict[str, type[Launcher]] = {
+BUILT_IN: dict[str, type[Launcher]] = {
     "forked": ForkLauncher,
     "processes": ProcessLauncher,
     "nodes": Nodes,
 }
-LAUNCHERS: Table[type[Launcher]] = Table("launchers", OURS)
+LAUNCHERS: Table[type[Launcher]] = Table("launchers", BUILT_IN)
 
 
 def launcher_of(job: RankJob, name: str = "") -> Launcher:
