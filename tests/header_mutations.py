@@ -57,13 +57,13 @@ def simulators() -> dict[str, Simulator]:
             "residual": flow,
             "critic": CriticConfig(**SMALL),
         },
-        SimulatorConfig(shifts=2, symmetry={"burgers1d": "both", "advection1d": "off"}),
+        SimulatorConfig(shift_average=2, symmetry={"burgers1d": "both", "advection1d": "off"}),
         {"advection1d": (18,), "burgers1d": (32,)},
         kinds=part_kinds(),
     )
     line.trust = {"advection1d": TRUST}
     line.learn_corners({"burgers1d": (0.01,)})
-    windows = OperatorConfig(**SMALL, core="unet", mixing="attention", own_layers=True, context=2)
+    windows = OperatorConfig(**SMALL, core="unet", mixing="attention", per_task_layers=True, context=2)
     lake = assemble([LAKE], {"codec": codec, "operator": windows}, SimulatorConfig(guard=("h",)), {"lake": (16, 18)})
     space = assemble(
         [TASKS["cfd3d"]],
@@ -131,7 +131,7 @@ def mutated(header: Header, draw: random.Random) -> tuple[Header, str]:
             words.append(f"{place} is called {name[:20]!r}")
             continue
         if way == 2 and isinstance(node, dict):
-            node[draw.choice(("more", "equation", "shifts", "dim"))] = draw.choice(STRANGE)
+            node[draw.choice(("more", "equation", "shift_average", "dim"))] = draw.choice(STRANGE)
             words.append(f"more beside {place}")
             continue
         node[last] = _other(old, way, header, draw)

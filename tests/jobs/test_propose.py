@@ -103,26 +103,29 @@ def test_a_config_for_a_file_names_it_and_thins_it(folder: Path, tmp_path: Path)
 
 
 def test_changes_are_measured_by_the_sample_unless_states_are_uniform_at_first(folder: Path, tmp_path: Path) -> None:
-    """Of one uniform frame nobody can see that it is driven, so a gauge of the sample would leave it as it is."""
+    """Of one uniform frame nobody can see that it is driven, so a step scale of the sample would leave it as it is."""
     driven = np.zeros((6, 20, 16), np.float32)
     driven[:, 1:, :4] = np.linspace(0.1, 1, 19)[:, None]
     np.savez(tmp_path / "driven.npz", h=driven)
     (tmp_path / "driven.yaml").write_text("name: driven\ndims: [sample, time, x]\nfields: {h: [h]}\ndt: 0.1\n")
-    gauges = {
+    profiles = {
         "advection": holdings(list(folder.glob("*.hdf5")), ""),
         "driven": holdings([tmp_path / "driven.npz"], str(tmp_path / "driven.yaml")),
         **{task: holdings([], task) for task in ("burgers1d", "diffsorp1d", "darcy2d")},
     }
-    assert {name: sets[0].uneven for name, sets in gauges.items()} == {
+    assert {name: sets[0].uneven for name, sets in profiles.items()} == {
         "advection": True,
         "driven": False,
         "burgers1d": True,
         "diffsorp1d": False,
         "darcy2d": True,
     }
-    for task, gauge in (("burgers1d", "sample"), ("diffsorp1d", "task")):
+    for task, step_scale in (("burgers1d", "sample"), ("diffsorp1d", "task")):
         config = written(tmp_path / f"{task}.yaml", task=task)
-        assert (config.model.part("operator").gauge, config.stage("operator").train.optimizer) == (gauge, "muon")
+        assert (config.model.part("operator").step_scale, config.stage("operator").train.optimizer) == (
+            step_scale,
+            "muon",
+        )
 
 
 def test_parameters_that_are_seen_to_carry_states_along_are_proposed_to_do_so(tmp_path: Path) -> None:
@@ -202,7 +205,7 @@ def test_states_that_become_uniform_and_still_move_are_proposed_to_be_measured_b
     found = {n: holdings([tmp_path / f"{n}.npz"], str(tmp_path / f"{n}.yaml"))[0].dynamics for n in kinds}
     assert found == {"reaction": Dynamics(changes_when_uniform=True), "decay": UNKNOWN, "waves": UNKNOWN}
     config = written(tmp_path / "run.yaml", tmp_path / "reaction.npz", task=str(tmp_path / "reaction.yaml"))
-    assert config.model.part("operator").gauge == "sample"
+    assert config.model.part("operator").step_scale == "sample"
     assert config.data["reaction"].definition.changes_when_uniform
     assert written(tmp_path / "made.yaml", task="reacdiff1d").data["reacdiff1d"].task == "reacdiff1d", (
         "it says so itself"
@@ -316,7 +319,7 @@ def test_fit_goes_on_with_the_networks_of_the_simulator_that_it_starts_from(tmp_
     u = (size * np.sin(2 * np.pi * np.arange(1, 4) * at + size)).sum(-1)
     sources = [Data(u, params={"c": speed}, task=Definition(name, periodic=("x",))).source() for name in ("old", "new")]
     codec, known = CodecConfig(dim=16, patch=(2, 2, 2)), Dynamics(memoryless=True, advected_by=("c",))
-    operator = OperatorConfig(width=16, heads=2, context=2, gauge="sample")
+    operator = OperatorConfig(width=16, heads=2, context=2, step_scale="sample")
     task = replace(sources[0].task, dynamics=known)
     build([task], codec, operator, grids={"old": (32,)}).save(tmp_path / "old.safetensors")
     start = {"start_from": str(tmp_path / "old.safetensors")}

@@ -26,7 +26,7 @@ def moving(name: str, shifts: int, context: int, cells: int, symmetry: Symmetry 
         dim=(2 if task.ndim == 3 else 4) ** task.ndim * len(task.channels) + 8
     )  # more than a patch holds
     operator = OperatorConfig(width=16, depth=1, heads=2, context=context)
-    config = SimulatorConfig(shifts=shifts, symmetry=symmetry, guard=False)
+    config = SimulatorConfig(shift_average=shifts, symmetry=symmetry, guard=False)
     sim = build([task], codec, operator, config, {name: (cells,) * task.ndim}).eval()
     generator = torch.Generator().manual_seed(0)
     for p in sim.operator.parameters():
@@ -139,14 +139,14 @@ def test_states_are_moved_by_parts_of_a_patch_along_axes_that_wrap_and_nowhere_e
     assert moves_of(4, (True, False), 2) == [(0, 0), (2, 0)]
     assert moves_of(4, (True,), 1) == moves_of(4, (False,), 4) == [(0,)]
     with pytest.raises(ConfigError, match="must be at least 1"):
-        SimulatorConfig(shifts=0)
+        SimulatorConfig(shift_average=0)
 
 
 def test_what_is_given_has_its_places_and_what_has_a_direction_no_images() -> None:
     sim = moving("advection1d", 1, 1, 16, "rollout")
     given = window("advection1d", 1, 16)
     assert len(copies_of(sim, TASKS["advection1d"], Condition.of(given))) == 1
-    sim.config = SimulatorConfig(shifts=4, symmetry="both")
+    sim.config = SimulatorConfig(shift_average=4, symmetry="both")
     assert len(copies_of(sim, TASKS["advection1d"], Condition.of(given))) == 4
     for place in ({"inputs": (Field.scalar("force"),)}, {"steady": True}):
         placed = dataclasses.replace(TASKS["advection1d"], **place)

@@ -90,7 +90,7 @@ def test_a_header_that_asks_for_more_than_its_weights_is_refused_before_it_is_bu
 
 TASK = ("tasks", 0)
 WRONG: dict[str, tuple[Place, Any]] = {
-    "a number of copies that is none": (("simulator", "shifts"), 1e308),
+    "a number of copies that is none": (("simulator", "shift_average"), 1e308),
     "images of something else": (("simulator", "symmetry"), "exchange"),
     "images of no task": (("simulator", "symmetry"), {"lake": "both"}),
     "images of a task or not": (("simulator", "symmetry"), {"burgers1d": True}),

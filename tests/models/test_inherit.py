@@ -26,9 +26,9 @@ def simulator(
     width: int = 16,
     grids: dict[str, tuple[int, ...]] = GRIDS,
     memoryless: tuple[str, ...] = (),
-    own_layers: bool = False,
+    per_task_layers: bool = False,
 ) -> Simulator:
-    operator = OperatorConfig(width=width, depth=1, heads=2, own_layers=own_layers)
+    operator = OperatorConfig(width=width, depth=1, heads=2, per_task_layers=per_task_layers)
     told = dataclasses.replace(UNKNOWN, memoryless=True)
     tasks = [dataclasses.replace(TASKS[n], dynamics=told) if n in memoryless else TASKS[n] for n in names]
     return build(tasks, CodecConfig(dim=16), operator, grids={n: grids[n] for n in names}, seed=seed).eval()
@@ -54,19 +54,19 @@ def forecast(sim: Simulator, name: str) -> torch.Tensor:
     return sim.simulate(window(frames, condition), 3)
 
 
-@pytest.mark.parametrize("own_layers", [(False, False), (False, True), (True, True)])
-def test_tasks_that_are_added_change_no_bit_of_those_known(own_layers: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize("per_task_layers", [(False, False), (False, True), (True, True)])
+def test_tasks_that_are_added_change_no_bit_of_those_known(per_task_layers: tuple[bool, bool]) -> None:
     """Nor does it that what they shared becomes their own."""
-    old = shaken(simulator("reacdiff2d", "burgers1d", own_layers=own_layers[0]))
-    new = simulator("advection1d", "burgers1d", "darcy2d", "reacdiff2d", seed=9, own_layers=own_layers[1])
+    old = shaken(simulator("reacdiff2d", "burgers1d", per_task_layers=per_task_layers[0]))
+    new = simulator("advection1d", "burgers1d", "darcy2d", "reacdiff2d", seed=9, per_task_layers=per_task_layers[1])
     fresh = inherit(new, old)
     for name in ("burgers1d", "reacdiff2d"):
         assert torch.equal(forecast(new, name), forecast(old, name))
     assert fresh
     assert all("darcy2d" in name or "advection1d" in name for name in fresh)
-    if own_layers[1]:  # a new task begins with what the others have, or with their mean
+    if per_task_layers[1]:  # a new task begins with what the others have, or with their mean
         layers, before = (sim.operator.core.blocks[0].leave for sim in (new, old))
-        kin = [before["reacdiff2d"].weight, before["burgers1d"].weight] if own_layers[0] else [before.weight]
+        kin = [before["reacdiff2d"].weight, before["burgers1d"].weight] if per_task_layers[0] else [before.weight]
         assert torch.equal(layers["darcy2d"].weight, torch.stack(kin).mean(0))
     ours, theirs = new.ranges()["burgers1d"], old.ranges()["burgers1d"]
     assert ours["nu"] == theirs["nu"]
@@ -96,8 +96,8 @@ def test_another_network_or_number_of_axes_is_refused_with_the_key_to_change() -
         inherit(simulator("burgers1d", width=32), old)
     with pytest.raises(ConfigError, match=r"`memoryless` is True, but False in .*; say `memoryless: False` of the"):
         inherit(simulator("burgers1d", memoryless=("burgers1d",)), old)
-    with pytest.raises(ConfigError, match=r"own_layers is False, but .* has True; set it to True"):
-        inherit(old, simulator("burgers1d", own_layers=True))
+    with pytest.raises(ConfigError, match=r"per_task_layers is False, but .* has True; set it to True"):
+        inherit(old, simulator("burgers1d", per_task_layers=True))
     both = simulator("burgers1d", "advection1d", memoryless=("advection1d",))
     inherit(both, old)  # of a new task it may be said
     inherit(simulator("burgers1d", memoryless=()), both)  # and of one that is left out it need not be

@@ -106,7 +106,7 @@ def test_an_operator_that_grows_by_its_own_size_stays_in_the_range_it_starts_fro
     sim = build(
         [task],
         CodecConfig(width=8),
-        OperatorConfig(width=16, depth=1, heads=2, gauge="sample"),
+        OperatorConfig(width=16, depth=1, heads=2, step_scale="sample"),
         grids={name: grid.shape},
     ).eval()
     awaken(sim.operator)

@@ -42,12 +42,12 @@ def test_an_untrained_operator_predicts_no_change_in_any_dimension(core: str, mi
     assert not torch.allclose(moved, z[:, -1])
 
 
-@pytest.mark.parametrize("gauge", ["auto", "task", "sample"])
-def test_of_a_task_without_memory_the_last_frame_says_all(gauge: str) -> None:
+@pytest.mark.parametrize("step_scale", ["auto", "task", "sample"])
+def test_of_a_task_without_memory_the_last_frame_says_all(step_scale: str) -> None:
     """It takes no other, and steps like an operator with one frame of context; other tasks look back."""
     told = dataclasses.replace(TASKS["burgers1d"], dynamics=Dynamics(memoryless=True))
     tasks = [told, TASKS["advection1d"]]
-    config = OperatorConfig(width=16, depth=1, heads=2, context=3, gauge=gauge)
+    config = OperatorConfig(width=16, depth=1, heads=2, context=3, step_scale=step_scale)
     operator = LatentOperator(config, 8, tasks)
     awaken(operator)
     z = torch.randn(2, 3, 4, 8)
@@ -68,9 +68,9 @@ def test_tasks_with_layers_of_their_own_begin_as_one_network_and_are_trained_apa
     tasks = [TASKS["burgers1d"], TASKS["advection1d"]]
     config = OperatorConfig(width=16, depth=2, heads=2)
     built = []
-    for own_layers in (False, True):
+    for per_task_layers in (False, True):
         torch.manual_seed(0)
-        built.append(LatentOperator(dataclasses.replace(config, own_layers=own_layers), 8, tasks))
+        built.append(LatentOperator(dataclasses.replace(config, per_task_layers=per_task_layers), 8, tasks))
     shared, apart = built
     own = {name: re.sub(r"\.(burgers1d|advection1d)\.(weight|bias)$", r".\2", name) for name in apart.state_dict()}
     known = shared.state_dict()
@@ -91,7 +91,7 @@ def test_tasks_with_layers_of_their_own_begin_as_one_network_and_are_trained_apa
 
 def test_a_task_that_changes_when_uniform_may_do_so_though_others_are_measured_by_the_sample() -> None:
     tasks = [TASKS["burgers1d"], TASKS["reacdiff1d"]]
-    operator = LatentOperator(OperatorConfig(width=16, depth=1, heads=2, gauge="sample"), 8, tasks)
+    operator = LatentOperator(OperatorConfig(width=16, depth=1, heads=2, step_scale="sample"), 8, tasks)
     awaken(operator)
     uniform = torch.ones(2, 1, 4, 8)
     still, moves = (operator(uniform, condition(task.name)) - uniform[:, 0] for task in tasks)
@@ -352,19 +352,19 @@ def test_increments_are_written_in_the_size_they_have_in_training() -> None:
 def test_with_a_gauge_of_the_sample_changes_shrink_with_what_is_left_of_a_state(context: int) -> None:
     z, mean = tokens("burgers1d", context), torch.randn(2, 1, 1, 64, generator=torch.Generator().manual_seed(5))
     changes: dict[str, list[float]] = {}
-    for gauge in ("task", "sample"):
-        operator = simulator("burgers1d", context=context, gauge=gauge).operator
+    for step_scale in ("task", "sample"):
+        operator = simulator("burgers1d", context=context, step_scale=step_scale).operator
         awaken(operator)
         for left in (1.0, 1e-2):
             state = mean + left * z
             change = operator(state, condition("burgers1d")) - state[:, -1]
-            changes.setdefault(gauge, []).append(float(change.square().mean().sqrt()))
+            changes.setdefault(step_scale, []).append(float(change.square().mean().sqrt()))
     assert changes["sample"][1] < 3e-2 * changes["sample"][0]
     assert changes["task"][1] > 0.3 * changes["task"][0]
 
 
 def test_a_state_at_rest_hardly_moves_and_has_a_gradient() -> None:
-    operator = simulator("burgers1d", context=2, gauge="sample").operator
+    operator = simulator("burgers1d", context=2, step_scale="sample").operator
     awaken(operator)
     z = torch.ones(2, 2, *simulator("burgers1d").codec.tokens("burgers1d"), 64, requires_grad=True)
     change = operator(z, condition("burgers1d")) - z[:, -1]
@@ -375,10 +375,10 @@ def test_a_state_at_rest_hardly_moves_and_has_a_gradient() -> None:
 
 
 def test_a_gauge_changes_no_other_weight_and_nothing_of_a_steady_task() -> None:
-    sims = [simulator("darcy2d", "burgers1d", gauge=g, grids={"darcy2d": (16, 16)}) for g in ("task", "sample")]
-    plain, gauged = (sim.operator.state_dict() for sim in sims)
-    assert gauged.keys() - plain.keys() == {"gauge.uneven.weight", "gauge.embed.weight"}
-    assert all(torch.equal(gauged[name], value) for name, value in plain.items())
+    sims = [simulator("darcy2d", "burgers1d", step_scale=g, grids={"darcy2d": (16, 16)}) for g in ("task", "sample")]
+    plain, scaled = (sim.operator.state_dict() for sim in sims)
+    assert scaled.keys() - plain.keys() == {"step_scale.uneven.weight", "step_scale.embed.weight"}
+    assert all(torch.equal(scaled[name], value) for name, value in plain.items())
     for sim in sims:
         awaken(sim.operator)
     assert sims[0].operator.head.weight.equal(sims[1].operator.head.weight)

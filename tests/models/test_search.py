@@ -64,7 +64,7 @@ def test_a_search_steps_by_the_mean_over_moved_copies_as_a_rollout_does_and_coun
     frames, calls = {}, {}
     with torch.no_grad():
         for shifts in (1, 4):
-            made.config = SimulatorConfig(shifts=shifts)
+            made.config = SimulatorConfig(shift_average=shifts)
             frames[shifts], calls[shifts] = searched(made, given, 3, search), calls_of(made, search, given)
             plain = made.simulate(given, 3, draw=Draws(5, [0]))
             assert torch.allclose(frames[shifts], plain, atol=1e-5 * float(plain.abs().max()))

@@ -20,7 +20,7 @@ SMALL = {
     "model.operator.width": "16",
     "model.operator.depth": "1",
     "model.operator.heads": "2",
-    "model.operator.own_layers": "true",
+    "model.operator.per_task_layers": "true",
     "codec.batch": "8",
     "codec.train.steps": "6",
     "codec.train.log_every": "1",

@@ -43,7 +43,11 @@ def taught() -> Simulator:
 
 def test_a_student_that_knows_other_tasks_takes_from_its_teacher_what_is_a_new_ones_own_alone() -> None:
     tasks, grids = [TASKS["burgers1d"], TASKS["advection1d"]], {"burgers1d": (16,), "advection1d": (16,)}
-    configs = {"codec": CodecConfig(dim=8), "operator": OperatorConfig(), "residual": ResidualConfig(own_layers=True)}
+    configs = {
+        "codec": CodecConfig(dim=8),
+        "operator": OperatorConfig(),
+        "residual": ResidualConfig(per_task_layers=True),
+    }
     sim = assemble(tasks, {**configs, "consistency": ConsistencyConfig()}, None, grids, kinds=part_kinds())
     student, teacher = sim.parts["consistency"], sim.parts["residual"]
     with torch.no_grad():

@@ -79,7 +79,7 @@ def test_it_learns_from_the_steps_that_it_will_correct() -> None:
     for shifts in (1, 4):
         torch.manual_seed(0)
         sim = simulator(ResidualConfig(width=16, depth=1, heads=2, modes=4)).eval()
-        sim.config = SimulatorConfig(shifts=shifts, guard=False)
+        sim.config = SimulatorConfig(shift_average=shifts, guard=False)
         for p in sim.operator.parameters():
             p.data += 0.2 * torch.randn_like(p)
         ((z, *_),) = ResidualStage(sim)._steps(given)

@@ -247,12 +247,12 @@ def test_a_power_lets_hard_samples_outweigh_easy_ones_less() -> None:
         assert torch.allclose(losses[0.5][name], squares.sqrt(), rtol=1e-4)
 
 
-@pytest.mark.parametrize(("gauge", "power"), [("task", 1.0), ("sample", 0.5)])
+@pytest.mark.parametrize(("step_scale", "power"), [("task", 1.0), ("sample", 0.5)])
 def test_by_the_gauge_of_the_sample_errors_count_by_their_root_and_by_that_of_a_task_by_their_square(
-    gauge: Literal["task", "sample"], power: float
+    step_scale: Literal["task", "sample"], power: float
 ) -> None:
     task, sample = TASKS["advection1d"], window(TASKS["advection1d"], targets=1)
-    chosen = OperatorConfig(width=16, depth=1, heads=2, gauge=gauge)
+    chosen = OperatorConfig(width=16, depth=1, heads=2, step_scale=step_scale)
     sim = build([task], CodecConfig(dim=16), chosen, grids={task.name: (16,)})
     stages = [OperatorStage(sim), *(OperatorStage(sim, only("latent", p)) for p in (power, 1.5 - power))]
     usual, named, other = (float(stage.loss(sample)["latent"].detach()) for stage in stages)

@@ -97,7 +97,7 @@ class NetworkConfig:
     levels: int = _explained(2, "unet: how often the grid is halved.")
     growth: float = _explained(1.5, "unet: the factor by which the width grows each time.")
     windows: tuple[int, int, int] = _explained((16, 8, 4), "unet: tokens per window axis in 1D, 2D and 3D.")
-    own_layers: bool = _explained(
+    per_task_layers: bool = _explained(
         False,
         "Give each task its own first, last and conditioning layer in every block; all else is shared. For tasks that "
         "disturb each other. A task that is added later starts from the mean of the others.",
@@ -149,7 +149,7 @@ class OperatorConfig(NetworkConfig):
 
     context: int = 1
     """Frames of context that the operator sees; of a task that is `memoryless` it sees the last one alone."""
-    gauge: Literal["auto", "task", "sample"] = "auto"
+    step_scale: Literal["auto", "task", "sample"] = "auto"
     """The unit in which the change of a step is measured. task: the usual change of the task. sample: that, times how
     uneven and how much in motion the sample's last frame is; good for states that decay. With one frame of context,
     `sample` cannot change a uniform state; use `task` there. auto: `sample` for tasks with several frames of context,
@@ -167,7 +167,7 @@ class OperatorConfig(NetworkConfig):
     @property
     def by_sample(self) -> bool:
         """Whether a change is measured by the sample itself."""
-        return self.gauge == "sample" or (self.gauge == "auto" and self.context > 1)
+        return self.step_scale == "sample" or (self.step_scale == "auto" and self.context > 1)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class SimulatorConfig:
     """Repair each frame so that it obeys the laws of its task, and continue from the repaired one: all laws (true),
     none (false), or a list of them by name (mass, momentum, energy, density …) or kind (conserved, positive, range,
     divergence, boundary)."""
-    shifts: int = 1
+    shift_average: int = 1
     """Average each step over this many copies of the state, shifted by fractions of a patch along periodic axes. Lowers
     errors and patch artefacts; a step costs that many times as much. No effect on steady tasks and tasks with
     inputs."""
@@ -267,5 +267,7 @@ class SimulatorConfig:
     def __post_init__(self) -> None:
         words = [self.symmetry] if isinstance(self.symmetry, str) else self.symmetry.values()
         check_known("simulator.symmetry", words, get_args(Symmetry))
-        if self.shifts < 1:
-            raise ConfigError(f"simulator.shifts is {self.shifts}, but must be at least 1; 1 is the state as it is.")
+        if self.shift_average < 1:
+            raise ConfigError(
+                f"simulator.shift_average is {self.shift_average}, but must be at least 1; 1 is the state as it is."
+            )

@@ -65,7 +65,7 @@ def copies_of(simulator: SimulatorLike, task: TaskSpec, condition: Condition) ->
         return [Copy((0,) * task.ndim)]
     bounds = condition.grid.bounds or task.bounds
     grid = Grid(simulator.codec.grids[task.name], condition.grid.periodic, bounds)
-    turns, moves = images_of(simulator, task, grid), moves_of(patch, grid.periodic, config.shifts)
+    turns, moves = images_of(simulator, task, grid), moves_of(patch, grid.periodic, config.shift_average)
     return [Copy(move, turns, chosen) for chosen in (turns.choices if turns else [()]) for move in moves]
 
 

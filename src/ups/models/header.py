@@ -22,7 +22,7 @@ from ups.types import ConfigError, TaskSpec, check_known, counted
 T = TypeVar("T")
 
 FORMAT = "ups-simulator"
-VERSION = 5
+VERSION = 6
 LARGEST = 2**22  # characters of a header
 MOST_CELLS = 2**30  # of the grid of a task
 FARTHEST = 1e30  # coordinate of a box: a single-precision number holds the cells of it
@@ -60,7 +60,7 @@ class Header(Strict):
     """All that is said of a simulator; what depends on the kinds of its parts is held against those in `plan_of`."""
 
     format: Literal["ups-simulator"]
-    version: Literal[5]
+    version: Literal[6]
     digest: str
     parts: dict[str, PartHeader]
     simulator: dict[str, Any]

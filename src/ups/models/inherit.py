@@ -117,7 +117,7 @@ def same_networks(new: Simulator, old: Simulator) -> None:
         for field in dataclasses.fields(ours):
             a, b = getattr(ours, field.name), getattr(theirs, field.name)
             # What all tasks share, each may go on with for itself.
-            if a != b and (field.name, a, b) != ("own_layers", True, False):
+            if a != b and (field.name, a, b) != ("per_task_layers", True, False):
                 raise ConfigError(
                     f"model.{part}.{field.name} is {a}, but the simulator to start from has {b}; set it to {b}."
                 )

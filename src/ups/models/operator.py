@@ -21,10 +21,10 @@ from ups.types import ConfigError, TaskSpec, counted
 
 # A state that is less uneven and less in motion than this, beside a usual one, counts as if it were so.
 STILL = 1e-3
-GAUGE_WAVES = 3
+SIZE_WAVES = 3
 
 
-class Gauge(nn.Module):
+class StepScale(nn.Module):
     """How far the states of a batch are from rest, `(B,)`, and the embedding of that number for the network.
 
     A state at rest is uniform and does not change. Where states decay towards it, changes shrink with them; measured in
@@ -34,7 +34,7 @@ class Gauge(nn.Module):
     def __init__(self, dim: int, width: int, condition: int) -> None:
         super().__init__()
         self.uneven = nn.Linear(dim, width, bias=False)
-        self.embed = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)
+        self.embed = nn.Linear(2 * SIZE_WAVES + 1, condition, bias=False)
 
     def measure(self, z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """How much frames `z (B, K, *G, D)` are from rest.
@@ -56,7 +56,7 @@ class Gauge(nn.Module):
 
     def condition(self, size: Tensor) -> Tensor:
         """The embedding `(B, condition)` of the sizes `(B,)` that `measure` gives."""
-        y: Tensor = self.embed(fourier_features(size.log() / 4, GAUGE_WAVES))
+        y: Tensor = self.embed(fourier_features(size.log() / 4, SIZE_WAVES))
         return y
 
 
@@ -92,9 +92,9 @@ class LatentOperator(TokenNetwork):
     """z(t + dt) = z(t) + s_task · network(z(t), increments before it, inputs, condition).
 
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
-    order one whatever dt is. With `gauge: sample` this size is multiplied by `Gauge.measure` of the sample, except for
-    steady tasks. An untrained operator predicts no change. Where parameters carry the states of a task along
-    (`Advection`), all frames are first moved to where they are at t + dt, and "no change" means that.
+    order one whatever dt is. With `step_scale: sample` this size is multiplied by `StepScale.measure` of the sample,
+    except for steady tasks. An untrained operator predicts no change. Where parameters carry the states of a task
+    along (`Advection`), all frames are first moved to where they are at t + dt, and "no change" means that.
     """
 
     Config: ClassVar[type] = OperatorConfig
@@ -116,15 +116,15 @@ class LatentOperator(TokenNetwork):
         self.register_buffer("least", torch.full((len(tasks), dim), -math.inf))
         self.register_buffer("most", torch.full((len(tasks), dim), math.inf))
         if config.by_sample:  # last: the weights of all else are those of an operator without it
-            self.gauge = Gauge(dim, config.shape.width, config.shape.width)
+            self.step_scale = StepScale(dim, config.shape.width, config.shape.width)
         self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(task))}
         self.conditioner.hidden_params = carried
         self.drift = nn.ModuleDict({name: Advection(len(by), config.shape.width) for name, by in carried.items()})
         self.memoryless = frozenset(task.name for task in tasks if config.looks_back(task) == 1)
         # A steady task has one step, from nothing: there is no state to measure.
         moving = {task.name for task in tasks if not (task.steady or task.dynamics.changes_when_uniform)}
-        moving -= frozenset() if config.gauge == "sample" else self.memoryless
-        self.gauged = frozenset(moving if config.by_sample else ())
+        moving -= frozenset() if config.step_scale == "sample" else self.memoryless
+        self.scaled_by_sample = frozenset(moving if config.by_sample else ())
         self.codec: tuple[Codec, ...] = ()  # whose tokens these are, if they lose nothing; it is no part of this one
 
     def connect(self, parts: Mapping[str, Part]) -> None:
@@ -231,13 +231,13 @@ class LatentOperator(TokenNetwork):
             c = c + drift.condition(way, tokens if patch is None else patch.cells(tokens))
         scale, features = self.scale[self.row(condition.task)], None
         last, alone = z[:, -1], condition.task in self.memoryless
-        if gauged := condition.task in self.gauged:
-            size, deviation = self.gauge.measure(z, scale)
-            c, scale = c + self.gauge.condition(size), scale * size.reshape(-1, *(1,) * (z.ndim - 2))
-            features = self.gauge.features(deviation, size)
+        if by_sample := condition.task in self.scaled_by_sample:
+            size, deviation = self.step_scale.measure(z, scale)
+            c, scale = c + self.step_scale.condition(size), scale * size.reshape(-1, *(1,) * (z.ndim - 2))
+            features = self.step_scale.features(deviation, size)
         if alone:
             past = (torch.zeros_like(last),) * (self.config.context - 1)
         else:
-            past = (z.diff(dim=1) / (scale.unsqueeze(1) if gauged else scale)).unbind(1)
+            past = (z.diff(dim=1) / (scale.unsqueeze(1) if by_sample else scale)).unbind(1)
         delta = self.network((last, *past), c, condition, features)
         return torch.addcmul(last, delta, scale)

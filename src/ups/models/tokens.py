@@ -49,7 +49,7 @@ class TokenNetwork(Part):
         check_known("core", (config.core,), CORES)
         size = config.shape
         self.config, self.dim, self.norm = config, dim, config.norm
-        own = tuple(task.name for task in tasks) if config.own_layers else ()
+        own = tuple(task.name for task in tasks) if config.per_task_layers else ()
         shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, own)
         self.conditioner = Conditioner(size.width, tasks)
         self.enter = nn.Linear(frames * dim, size.width)

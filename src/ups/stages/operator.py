@@ -41,8 +41,8 @@ class OperatorLoss:
     what tokens hold beyond the field, and rollouts drift."""
     power: Literal["auto"] | float = "auto"
     """Power of a sample's square error in the two above: 1 is the square, 0.5 its root, as in nRMSE, so that hard
-    samples dominate less. auto: 0.5 for all tasks if changes are measured by the sample (model.operator.gauge), else
-    1."""
+    samples dominate less. auto: 0.5 for all tasks if changes are measured by the sample (model.operator.step_scale),
+    else 1."""
     noise: float = 0.0
     """Noise added to the tokens of the context, in units of their standard deviation; steadies long rollouts."""
     curriculum: float = 0.5

@@ -397,13 +397,13 @@ def recipe(sets: Sequence[DataProfile], kind: str, size: str) -> dict[str, Any]:
     sections of a config, without the size."""
     patch = [_patch(sets, kind, ndim, most) for ndim, most in enumerate((4, 2 if kind == "cpu" else 4, 2), start=1)]
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
-    gauge = "sample" if all(h.uneven for h in sets) else "task"
+    step_scale = "sample" if all(h.uneven for h in sets) else "task"
     options: dict[str, Any] = {"context": 2} if any(h.hidden for h in sets) else {}
-    options |= {"own_layers": True} if len(sets) > 1 else {}
+    options |= {"per_task_layers": True} if len(sets) > 1 else {}
     return {
         "model": {
             "codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch},
-            "operator": {"gauge": gauge, **options},
+            "operator": {"step_scale": step_scale, **options},
         },
         "codec": {"train": {"steps": 0}},
         "operator": {
