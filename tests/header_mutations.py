@@ -74,7 +74,7 @@ def simulators() -> dict[str, Simulator]:
     steady = assemble(
         [TASKS["darcy2d"]],
         {"codec": codec, "operator": OperatorConfig(**SMALL), "steady": SteadyConfig(**SMALL)},
-        grids={"darcy2d": (12, 12)},
+        shapes={"darcy2d": (12, 12)},
         kinds=part_kinds(),
     )
     return {"line": line, "lake": lake, "space": space, "steady": steady}

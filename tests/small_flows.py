@@ -30,7 +30,7 @@ def simulator(config: ResidualConfig = SMALL, parts: tuple[str, ...] = ("codec",
         "consistency": ConsistencyConfig(),
         "critic": CriticConfig(width=16, depth=1, heads=2, modes=4),
     }
-    return assemble([TASK], {name: configs[name] for name in parts}, grids={TASK.name: (16,)}, kinds=KINDS)
+    return assemble([TASK], {name: configs[name] for name in parts}, shapes={TASK.name: (16,)}, kinds=KINDS)
 
 
 def window(batch: int, targets: int = 1, cells: int = 16) -> Window:

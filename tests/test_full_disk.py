@@ -65,7 +65,7 @@ def data(tmp_path: Path) -> Path:
     for name in "ab":
         finished(tmp_path / name)
     small = OperatorConfig(width=8, depth=1, heads=1)
-    build([TASKS["advection1d"]], CodecConfig(dim=4), small, grids={"advection1d": (32,)}).save(
+    build([TASKS["advection1d"]], CodecConfig(dim=4), small, shapes={"advection1d": (32,)}).save(
         tmp_path / "s.safetensors"
     )
     return path

@@ -136,7 +136,7 @@ def fed(file: Path, folder: Path, dim: int, dist: Dist, seconds: float, say: Say
     few = Trajectories(truth.source, truth.ids[:1], Reduction(), resident=0)
     train = TrainConfig(seconds=4 * seconds, validate_every=0, validate_first=False, log_every=20)
     for workers, who in ((0, "a thread"), (2, "two processes")):
-        simulator = build([task], CodecConfig(dim=dim), OperatorConfig(size="small"), grids={task.name: truth.shape})
+        simulator = build([task], CodecConfig(dim=dim), OperatorConfig(size="small"), shapes={task.name: truth.shape})
         stage = OperatorStage(simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0)))
         stage.fit(*(window.to(dist.device) for window in spread([truth], CONTEXT, 1)))
         tracker = _InputWaits()

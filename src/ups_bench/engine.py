@@ -89,7 +89,7 @@ class Unprotected(Trainer):
 
 def stage_of(dist: Dist) -> OperatorStage:
     task = TASKS["burgers1d"]
-    simulator = build([task], CodecConfig(dim=16), OperatorConfig(size="small"), grids={task.name: (256,)})
+    simulator = build([task], CodecConfig(dim=16), OperatorConfig(size="small"), shapes={task.name: (256,)})
     stage = OperatorStage(simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0)))
     stage.fit(burgers(Dist(), 8).to(dist.device))
     return stage

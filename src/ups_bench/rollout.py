@@ -57,7 +57,7 @@ def race_of(simulator: Simulator, task: TaskSpec, samples: int, device: torch.de
     known = {p.name for p in kind.parameters()}
     middle = {name: (low * high) ** 0.5 if low > 0 else (low + high) / 2 for name, (low, high) in ranges.items()}
     equation = kind(**{name: value for name, value in middle.items() if name in known})
-    shape, dt = simulator.codec.grids.get(task.name, (task.resolution,) * task.ndim), ranges["dt"][0]
+    shape, dt = simulator.codec.shapes.get(task.name, (task.resolution,) * task.ndim), ranges["dt"][0]
     count = int(equation.task.end / dt + 1e-6) + 1
     steps = count - simulator.context
     if steps < 1 or "accurate" not in equation.schemes:

@@ -47,7 +47,7 @@ def test_the_arrays_of_the_page_are_what_its_task_says(tmp_path: Path, monkeypat
 def test_known_forces_are_in_the_state_of_every_step() -> None:
     _, script, _ = BLOCKS["python"]
     task, small = TASKS["reacdiff2d"], OperatorConfig(width=32, depth=1, heads=4)
-    sim, states = build([task], CodecConfig(dim=64, width=16), small, grids={task.name: (16, 24)}), []
+    sim, states = build([task], CodecConfig(dim=64, width=16), small, shapes={task.name: (16, 24)}), []
 
     class Watched:
         def rollout(self, state: Any, steps: int) -> Any:

@@ -281,7 +281,7 @@ def test_one_ulp_of_the_encoder_or_of_the_normalisation_is_another_key_and_is_na
 
 
 def test_a_cache_says_of_its_codec_what_earlier_programs_said() -> None:
-    codec = build([TASKS["advection1d"]], grids={"advection1d": (32,)}).codec
+    codec = build([TASKS["advection1d"]], shapes={"advection1d": (32,)}).codec
     words = "CodecConfig(dim=64, patch=(4, 4, 2), halo=2, blocks=1, width=32, heads=2, encoder='grid') (32,) "
     assert identity(codec, "advection1d")["codec"] == words
 

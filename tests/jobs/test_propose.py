@@ -284,7 +284,7 @@ def test_a_grid_too_small_for_the_usual_patch_is_given_a_smaller_one(
     config = written(tmp_path / "config.yaml", tmp_path / "small.npz", task=str(tmp_path / "small.yaml"))
     codec = config.model.part("codec")
     assert list(codec.patch) == patch
-    build([source.task], codec, OperatorConfig(width=16, heads=2), grids={source.task.name: shape})
+    build([source.task], codec, OperatorConfig(width=16, heads=2), shapes={source.task.name: shape})
 
 
 def test_a_section_that_fit_is_given_leaves_the_rest_of_it_as_it_is_proposed() -> None:
@@ -321,7 +321,7 @@ def test_fit_goes_on_with_the_networks_of_the_simulator_that_it_starts_from(tmp_
     codec, known = CodecConfig(dim=16, patch=(2, 2, 2)), Dynamics(memoryless=True, advected_by=("c",))
     operator = OperatorConfig(width=16, heads=2, context=2, step_scale="sample")
     task = replace(sources[0].task, dynamics=known)
-    build([task], codec, operator, grids={"old": (32,)}).save(tmp_path / "old.safetensors")
+    build([task], codec, operator, shapes={"old": (32,)}).save(tmp_path / "old.safetensors")
     start = {"start_from": str(tmp_path / "old.safetensors")}
     sets = _looked_at(sources, start)
     assert [h.dynamics for h in sets] == [known, Dynamics(advected_by=("c",))]

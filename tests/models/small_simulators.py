@@ -15,7 +15,7 @@ VARIANTS = [("transformer", "attention"), ("transformer", "fourier"), ("unet", "
 
 
 def simulator(
-    *names: str, seed: int = 0, grids: dict[str, tuple[int, ...]] | None = None, **operator: object
+    *names: str, seed: int = 0, shapes: dict[str, tuple[int, ...]] | None = None, **operator: object
 ) -> Simulator:
     """A small simulator of the named tasks on the grids above."""
     small = {"width": 32, "depth": 2, "heads": 4, "levels": 1, "windows": (4, 2, 2), **operator}
@@ -24,7 +24,7 @@ def simulator(
         [TASKS[name] for name in chosen],
         CodecConfig(dim=64, width=16),
         OperatorConfig(**small),  # type: ignore[arg-type]
-        grids={**GRIDS, **(grids or {})},
+        shapes={**GRIDS, **(shapes or {})},
         seed=seed,
     ).eval()
 

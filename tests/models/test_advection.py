@@ -218,7 +218,7 @@ def carrier(*by: str, context: int = 1, **facts: Any) -> Simulator:
     """An untrained simulator of 64 cells in 16 tokens, shown advection, which some parameters move."""
     codec, operator = CodecConfig(dim=8, patch=(4, 4, 2)), OperatorConfig(width=16, depth=1, heads=2, context=context)
     task = dataclasses.replace(TASKS["advection1d"], dynamics=Dynamics(advected_by=by), **facts)
-    found = build([task], codec, operator, grids={"advection1d": (64,)})
+    found = build([task], codec, operator, shapes={"advection1d": (64,)})
     frames = torch.stack([steep(i * STEP * SPEEDS[:, 0]) for i in range(3)], 1)
     z = found.codec.encode(frames.flatten(0, 1), "advection1d", grid_of(frames.flatten(0, 1), (True,))).z
     found.operator.fit_drift(torch.unflatten(z, 0, (4, 3)), asked(SPEEDS), torch.full((4, 2), STEP))
@@ -255,7 +255,7 @@ def test_what_tokens_say_besides_their_cells_is_carried_by_tokens() -> None:
 
 def test_tokens_that_hold_less_than_their_patches_are_carried_themselves() -> None:
     codec, operator = CodecConfig(dim=2, patch=(4, 4, 2)), OperatorConfig(width=16, depth=1, heads=2)
-    found = build([TASKS["advection1d"]], codec, operator, grids={"advection1d": (64,)})
+    found = build([TASKS["advection1d"]], codec, operator, shapes={"advection1d": (64,)})
     assert found.codec.patch_of("advection1d") is None
     assert found.operator(torch.randn(4, 1, 16, 2), asked(SPEEDS)).shape == (4, 16, 2)
 
@@ -263,7 +263,7 @@ def test_tokens_that_hold_less_than_their_patches_are_carried_themselves() -> No
 def test_cells_are_those_of_the_codec_that_a_simulator_has_now() -> None:
     """Where networks are sharded, one that has been trained is replaced by what its pieces were gathered to."""
     simulator, config = carrier("beta"), CodecConfig(dim=8, patch=(4, 4, 2))
-    other = build([TASKS["advection1d"]], config, grids={"advection1d": (64,)}, seed=1).codec
+    other = build([TASKS["advection1d"]], config, shapes={"advection1d": (64,)}, seed=1).codec
     assert not torch.equal(
         other.encoder.enter["advection1d"].weight, simulator.codec.encoder.enter["advection1d"].weight
     )

@@ -75,7 +75,7 @@ def test_points_on_a_line_need_no_second_axis_and_wrap_where_the_box_does(sim: S
     assert np.array_equal(sim.rollout(U, 2, {"nu": 1.0}, points=torch.tensor([1.25, -0.5])), there)
 
 
-@pytest.mark.parametrize("key", ["provenance", "grids", "tasks", "parts"])
+@pytest.mark.parametrize("key", ["provenance", "shapes", "tasks", "parts"])
 def test_an_artifact_whose_header_lacks_a_part_is_refused_by_its_name(sim: Simulator, tmp_path: Path, key: str) -> None:
     header, tensors = artifact.read(sim.save(tmp_path / "whole.safetensors"))
     kept = {k: v for k, v in header.items() if k not in (key, "format", "version", "digest")}
@@ -89,7 +89,7 @@ def test_an_artifact_of_an_impossible_model_is_refused_by_its_name(sim: Simulato
     plain = {k: v for k, v in header.items() if k not in ("format", "version", "digest")}
     for odd in (
         {"tasks": []},
-        {"grids": {"burgers1d": [7]}},
+        {"shapes": {"burgers1d": [7]}},
         {"parts": {**header["parts"], "codec": {"config": {"dim": 0}}}},
     ):
         artifact.write(tmp_path / "odd.safetensors", {**plain, **odd}, tensors)

@@ -85,7 +85,7 @@ def of_advection(folder: Path) -> tuple[Path, Path]:
         file["tensor"] = np.random.default_rng(0).random((2, 41, 32), np.float32)
         file["x-coordinate"], file["t-coordinate"] = (np.arange(32) + 0.5) / 32, np.linspace(0, 2, 42)
     small = OperatorConfig(width=8, depth=1, heads=1)
-    made = build([TASKS["advection1d"]], CodecConfig(dim=4), small, grids={"advection1d": (32,)})
+    made = build([TASKS["advection1d"]], CodecConfig(dim=4), small, shapes={"advection1d": (32,)})
     return data, made.save(folder / "s.safetensors")
 
 

@@ -105,10 +105,10 @@ WRONG: dict[str, tuple[Place, Any]] = {
     "a number for yes": ((*TASK, "steady"), 0),
     "one frame": ((*TASK, "frames"), 1),
     "no time": ((*TASK, "end"), 0.0),
-    "a grid of more axes": (("grids", "burgers1d"), [32, 32]),
-    "a grid that no machine holds": (("grids", "burgers1d"), [10**12]),
-    "a grid of half a cell": (("grids", "burgers1d"), [32.5]),
-    "the grid of no task": (("grids", "lake"), [32]),
+    "a grid of more axes": (("shapes", "burgers1d"), [32, 32]),
+    "a grid that no machine holds": (("shapes", "burgers1d"), [10**12]),
+    "a grid of half a cell": (("shapes", "burgers1d"), [32.5]),
+    "the grid of no task": (("shapes", "lake"), [32]),
     "no such equation": ((*TASK, "equation"), "burgers"),
     "another equation": ((*TASK, "equation"), "cfd2d"),
     "a range that ends before it begins": (("ranges", "burgers1d", "nu"), [2.0, 1.0]),
@@ -135,7 +135,7 @@ def test_a_grid_that_a_header_names_takes_no_more_memory_than_a_state_warrants(
     """33333 cells are padded by three, which once took a matrix of 33333 × 33336 numbers."""
     header, tensors = whole
     path = tmp_path / "hostile.safetensors"
-    save_file(tensors, path, metadata={"ups": json.dumps(changed(header, ("grids", "burgers1d"), [cells]))})
+    save_file(tensors, path, metadata={"ups": json.dumps(changed(header, ("shapes", "burgers1d"), [cells]))})
     simulator, before = Simulator.load(path), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     u0 = np.sin(2 * np.pi * (np.arange(64) + 0.5) / 64)[:, None]
     if refused:

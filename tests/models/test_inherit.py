@@ -24,14 +24,14 @@ def simulator(
     *names: str,
     seed: int = 0,
     width: int = 16,
-    grids: dict[str, tuple[int, ...]] = GRIDS,
+    shapes: dict[str, tuple[int, ...]] = GRIDS,
     memoryless: tuple[str, ...] = (),
     per_task_layers: bool = False,
 ) -> Simulator:
     operator = OperatorConfig(width=width, depth=1, heads=2, per_task_layers=per_task_layers)
     told = dataclasses.replace(UNKNOWN, memoryless=True)
     tasks = [dataclasses.replace(TASKS[n], dynamics=told) if n in memoryless else TASKS[n] for n in names]
-    return build(tasks, CodecConfig(dim=16), operator, grids={n: grids[n] for n in names}, seed=seed).eval()
+    return build(tasks, CodecConfig(dim=16), operator, shapes={n: shapes[n] for n in names}, seed=seed).eval()
 
 
 def shaken(sim: Simulator) -> Simulator:
@@ -110,7 +110,7 @@ def test_what_carries_a_task_stays_what_it_was_and_the_sentence_can_be_put_into_
     def carried(*by: str) -> Simulator:
         task = dataclasses.replace(TASKS["reacdiff1d"], dynamics=dataclasses.replace(UNKNOWN, advected_by=by))
         operator = OperatorConfig(width=16, depth=1, heads=2)
-        return build([task], CodecConfig(dim=16), operator, grids={"reacdiff1d": (32,)}).eval()
+        return build([task], CodecConfig(dim=16), operator, shapes={"reacdiff1d": (32,)}).eval()
 
     old, remedy = shaken(carried("nu", "rho")), r"say `advected_by: \['nu', 'rho'\]` of the task\."
     for fewer in (carried("nu"), carried()):
@@ -126,7 +126,7 @@ def test_what_carries_a_task_stays_what_it_was_and_the_sentence_can_be_put_into_
 
 def test_another_grid_and_step_go_on_from_the_same_weights() -> None:
     old = shaken(simulator("burgers1d"))
-    new = simulator("burgers1d", seed=9, grids={"burgers1d": (62,)})
+    new = simulator("burgers1d", seed=9, shapes={"burgers1d": (62,)})
     assert inherit(new, old) == []
     x = (torch.arange(62) + 0.5) / 62
     smooth = torch.sin(2 * math.pi * x).reshape(1, 62, 1)
@@ -149,7 +149,7 @@ def changed() -> TaskSpec:
 def test_what_a_task_has_more_is_not_heard_at_first_and_learns() -> None:
     old, task = shaken(simulator("reacdiff2d")), changed()
     operator = OperatorConfig(width=16, depth=1, heads=2)
-    new = build([task], CodecConfig(dim=16), operator, grids={task.name: (16, 16)}, seed=9).eval()
+    new = build([task], CodecConfig(dim=16), operator, shapes={task.name: (16, 16)}, seed=9).eval()
     fresh = inherit(new, old)
     assert "codec.encoder.enter.reacdiff2d.weight" in fresh
     assert "operator.conditioner.leave.weight" not in fresh
@@ -174,7 +174,7 @@ def test_fields_and_inputs_in_another_order_are_predicted_as_before() -> None:
     turned = dataclasses.replace(driven, fields=tuple(map(Field.scalar, driven.channels[::-1])))
     turned = dataclasses.replace(turned, inputs=driven.inputs[::-1])
     old, new = (
-        build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids=GRIDS, seed=seed).eval()
+        build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), shapes=GRIDS, seed=seed).eval()
         for seed, task in enumerate((driven, turned))
     )
     assert inherit(new, shaken(old)) == []

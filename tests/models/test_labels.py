@@ -62,7 +62,7 @@ def test_any_order_of_named_dimensions_is_the_same_state(
 
 
 def test_a_field_of_one_channel_keeps_its_order_and_a_steady_answer_too() -> None:
-    sim = simulator("darcy2d", grids={"darcy2d": (16, 16)})
+    sim = simulator("darcy2d", shapes={"darcy2d": (16, 16)})
     awaken(sim)
     a = np.random.default_rng(0).random((16, 16))
     want = sim.solve(a)

@@ -107,7 +107,7 @@ def test_an_operator_that_grows_by_its_own_size_stays_in_the_range_it_starts_fro
         [task],
         CodecConfig(width=8),
         OperatorConfig(width=16, depth=1, heads=2, step_scale="sample"),
-        grids={name: grid.shape},
+        shapes={name: grid.shape},
     ).eval()
     awaken(sim.operator)
     given = window(task, state, inputs)
@@ -159,7 +159,7 @@ def test_walls_and_signs_hold_in_a_box_that_wraps_along_one_axis_alone() -> None
 def test_the_repaired_frame_is_the_one_that_goes_on_and_a_lawful_one_leaves_the_tokens_as_they_are() -> None:
     state, _, grid = states("burgers1d")
     task, small = TASKS["burgers1d"], OperatorConfig(width=16, depth=1, heads=2)
-    sim = build([task], CodecConfig(dim=32, blocks=0), small, grids={"burgers1d": grid.shape}).eval()
+    sim = build([task], CodecConfig(dim=32, blocks=0), small, shapes={"burgers1d": grid.shape}).eval()
     steps = Stepping(sim, window(task, state))
     with torch.no_grad():
         z = steps.start()

@@ -116,7 +116,7 @@ def test_between_two_values_of_a_parameter_a_condition_hardly_bends() -> None:
 def test_an_operator_commutes_with_shifts_of_a_periodic_box(core: str, mixing: str) -> None:
     """Any whole number of tokens; for windows, whole windows of the coarsest level (and its shift)."""
     windows = core == "unet"
-    sim = simulator("cfd2d", core=core, mixing=mixing, grids={"cfd2d": (32, 32)})
+    sim = simulator("cfd2d", core=core, mixing=mixing, shapes={"cfd2d": (32, 32)})
     awaken(sim.operator)
     z = torch.randn(2, 1, 8, 8, 64)
     shift = (4, 0) if windows else (3, 1)
@@ -138,7 +138,7 @@ def test_walls_break_the_symmetry_that_a_ring_has(core: str, mixing: str) -> Non
 
 @pytest.mark.parametrize(("core", "mixing"), VARIANTS)
 def test_each_condition_changes_the_prediction(core: str, mixing: str) -> None:
-    sim = simulator("burgers1d", "advection1d", grids={"advection1d": (32,)}, core=core, mixing=mixing)
+    sim = simulator("burgers1d", "advection1d", shapes={"advection1d": (32,)}, core=core, mixing=mixing)
     sim.operator.fit_ranges("burgers1d", torch.tensor([0.01]), torch.tensor([1.0]))
     awaken(sim.operator)
     z, base = tokens("burgers1d"), condition("burgers1d")
@@ -184,7 +184,7 @@ def test_another_box_is_heard_and_the_task_s_own_box_changes_nothing() -> None:
 def test_inputs_drive_the_operator_in_any_dimension_and_on_any_grid(ndim: int) -> None:
     named = {1: "burgers1d", 2: "darcy2d", 3: "cfd3d"}[ndim]
     task = dataclasses.replace(TASKS[named], inputs=(Field.vector("force", "a", "b"),))
-    sim = build([task], CodecConfig(dim=64), OperatorConfig(width=32, depth=1, heads=2), grids={named: (16,) * ndim})
+    sim = build([task], CodecConfig(dim=64), OperatorConfig(width=32, depth=1, heads=2), shapes={named: (16,) * ndim})
     sim.operator.fit_inputs(named, torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.0]))
     awaken(sim.operator)
     z = torch.randn(2, 1, *sim.codec.tokens(named), 64)
@@ -207,7 +207,7 @@ def test_inputs_drive_the_operator_in_any_dimension_and_on_any_grid(ndim: int) -
 
 @pytest.mark.parametrize(("core", "mixing"), VARIANTS)
 def test_the_units_of_sharding_are_apart_run_in_forward_and_hold_most_of_the_weights(core: str, mixing: str) -> None:
-    sim = simulator("darcy2d", core=core, mixing=mixing, grids={"darcy2d": (16, 16)})
+    sim = simulator("darcy2d", core=core, mixing=mixing, shapes={"darcy2d": (16, 16)})
     field, called = torch.randn(2, 16, 16, 1), set[int]()
     asked = dataclasses.replace(condition("darcy2d"), inputs=field)
     modules: list[Codec | LatentOperator] = [sim.codec, sim.operator]
@@ -241,7 +241,7 @@ def test_the_condition_is_heard_per_sample() -> None:
 @pytest.mark.parametrize(("core", "mixing"), VARIANTS)
 def test_gradients_reach_every_parameter_of_the_operator(core: str, mixing: str) -> None:
     names = ("burgers1d", "darcy2d")
-    sim = simulator(*names, grids={"darcy2d": (16, 16)}, core=core, mixing=mixing, modes=3)
+    sim = simulator(*names, shapes={"darcy2d": (16, 16)}, core=core, mixing=mixing, modes=3)
     sim.operator.fit_ranges("burgers1d", torch.tensor([0.01]), torch.tensor([1.0]))
     awaken(sim.operator)
     total = torch.zeros(())
@@ -375,7 +375,7 @@ def test_a_state_at_rest_hardly_moves_and_has_a_gradient() -> None:
 
 
 def test_a_gauge_changes_no_other_weight_and_nothing_of_a_steady_task() -> None:
-    sims = [simulator("darcy2d", "burgers1d", step_scale=g, grids={"darcy2d": (16, 16)}) for g in ("task", "sample")]
+    sims = [simulator("darcy2d", "burgers1d", step_scale=g, shapes={"darcy2d": (16, 16)}) for g in ("task", "sample")]
     plain, scaled = (sim.operator.state_dict() for sim in sims)
     assert scaled.keys() - plain.keys() == {"step_scale.uneven.weight", "step_scale.embed.weight"}
     assert all(torch.equal(scaled[name], value) for name, value in plain.items())
@@ -399,7 +399,7 @@ def test_a_config_that_cannot_be_built_is_refused_in_a_sentence() -> None:
 
 
 def test_tables_made_in_inference_mode_or_for_shapes_alone_still_serve_training() -> None:
-    sim = simulator("reacdiff2d", core="unet", mixing="attention", grids={"reacdiff2d": (40, 24)})
+    sim = simulator("reacdiff2d", core="unet", mixing="attention", shapes={"reacdiff2d": (40, 24)})
     z, asked = torch.randn(2, 1, 10, 6, 64), condition("reacdiff2d")
     with FakeTensorMode(allow_non_fake_inputs=True):
         sim.codec.decode(LatentState(sim.operator(z, asked), asked.grid), "reacdiff2d")
@@ -433,7 +433,7 @@ def test_a_compiler_sees_the_operator_as_one_graph(core: str, mixing: str) -> No
 
 
 def test_a_compiler_sees_inputs_and_another_box_in_the_same_graph() -> None:
-    sim = simulator("darcy2d", grids={"darcy2d": (16, 16)})
+    sim = simulator("darcy2d", shapes={"darcy2d": (16, 16)})
     awaken(sim.operator)
     asked = dataclasses.replace(boxed(condition("darcy2d"), 1.0, 3.0), inputs=torch.randn(2, 16, 16, 1))
     z = torch.randn(2, 1, 4, 4, 64)
@@ -446,7 +446,7 @@ def test_a_grid_that_patches_do_not_divide_is_simulated_on_its_own(core: str, mi
     """Tokens of an odd number along an axis, inputs padded like frames, and persistence before training."""
     task = dataclasses.replace(TASKS["nsincom2d"], periodic=(True, False))
     small = OperatorConfig(width=32, depth=2, heads=4, levels=1, windows=(4, 2, 2), core=core, mixing=mixing)  # type: ignore[arg-type]
-    sim = build([task], CodecConfig(dim=64, width=16), small, grids={task.name: (18, 27)}).eval()
+    sim = build([task], CodecConfig(dim=64, width=16), small, shapes={task.name: (18, 27)}).eval()
     u = torch.randn(2, 18, 27, 3, generator=torch.Generator().manual_seed(0))
     force = torch.randn(2, 18, 27, 2, generator=torch.Generator().manual_seed(1))
     params = {p.name: p.default for p in task.parameters if not p.choices}

@@ -49,11 +49,11 @@ TASK, GRID = TASKS["burgers1d"], {"burgers1d": (32,)}
 
 
 def shifted() -> Simulator:
-    return assemble([TASK], {**CONFIGS, "shift": ShiftConfig()}, grids=GRID, kinds=KINDS).eval()
+    return assemble([TASK], {**CONFIGS, "shift": ShiftConfig()}, shapes=GRID, kinds=KINDS).eval()
 
 
 def test_another_part_changes_no_weight_of_the_others_and_refines_what_they_say() -> None:
-    plain, more = assemble([TASK], CONFIGS, grids=GRID).eval(), shifted()
+    plain, more = assemble([TASK], CONFIGS, shapes=GRID).eval(), shifted()
     ours, theirs = more.state_dict(), plain.state_dict()
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
     plain.config = more.config = dataclasses.replace(plain.config, guard=False)

@@ -36,7 +36,7 @@ def cubic(x: torch.Tensor) -> torch.Tensor:
 @pytest.fixture
 def picked() -> Simulator:
     """Of 1D diffusion–sorption, between walls; what was not trained predicts no change."""
-    simulated = simulator("diffsorp1d", grids={"diffsorp1d": (32,)})
+    simulated = simulator("diffsorp1d", shapes={"diffsorp1d": (32,)})
     simulated.learn_corners({"diffsorp1d": (HALF,)})
     return simulated
 
@@ -97,7 +97,7 @@ def test_values_at_points_are_those_of_the_places_that_were_asked_for(picked: Si
 
 @pytest.mark.parametrize("cells", [32, 48, 128])
 def test_values_at_points_of_an_axis_that_wraps_are_where_they_are_on_any_grid(cells: int) -> None:
-    simulated = simulator("burgers1d", grids={"burgers1d": (32,)})
+    simulated = simulator("burgers1d", shapes={"burgers1d": (32,)})
     simulated.learn_corners({"burgers1d": (-1.5 / 128,)})
 
     def wave(x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,7 @@ def test_a_part_in_the_place_of_another_knows_where_the_grid_begins(picked: Simu
 
 
 def test_finer_grids_along_axes_that_wrap_are_simulated_as_the_picked_ones_that_lie_in_them() -> None:
-    simulated = simulator("burgers1d", grids={"burgers1d": (32,)})
+    simulated = simulator("burgers1d", shapes={"burgers1d": (32,)})
     jumps = torch.where(centres(96) > 0.3, 1.0, -0.7).reshape(1, 1, 96, 1)
     fine = window(jumps, condition("burgers1d", 1))
     assert strides_of(fine, simulated.codec) is None, "of whole cells none lie between"
@@ -126,7 +126,7 @@ def test_finer_grids_along_axes_that_wrap_are_simulated_as_the_picked_ones_that_
 
 
 def test_points_and_estimates_of_errors_on_a_finer_grid_are_of_the_rollout_on_that_grid() -> None:
-    simulated = simulator("burgers1d", grids={"burgers1d": (32,)})
+    simulated = simulator("burgers1d", shapes={"burgers1d": (32,)})
     simulated.learn_corners({"burgers1d": (-1 / 96,)})
     with torch.no_grad():  # off what it starts as, so that it moves
         for weight in simulated.operator.parameters():
@@ -148,7 +148,7 @@ def test_points_and_estimates_of_errors_on_a_finer_grid_are_of_the_rollout_on_th
 
 
 def test_values_between_the_cells_of_a_finer_grid_keep_the_bounds_that_frames_keep() -> None:
-    simulated = simulator("cfd1d", grids={"cfd1d": (32,)})
+    simulated = simulator("cfd1d", shapes={"cfd1d": (32,)})
     simulated.learn_corners({"cfd1d": (-1 / 96,)})
     density = torch.where((centres(96) > 0.4) & (centres(96) < 0.6), 1.0, 0.01)  # between its cells a wave overshoots
     gas = torch.stack((density, torch.zeros(96), torch.ones(96)), -1).expand(2, 1, 96, 3)
@@ -162,7 +162,7 @@ def test_values_between_the_cells_of_a_finer_grid_keep_the_bounds_that_frames_ke
 
 
 def test_the_copies_of_a_step_are_no_mirror_images_of_cells_picked_between_walls() -> None:
-    simulated = simulator("reacdiff2d", grids={"reacdiff2d": (8, 8)})
+    simulated = simulator("reacdiff2d", shapes={"reacdiff2d": (8, 8)})
     simulated.config = SimulatorConfig(symmetry="rollout")
     task, walls = simulated.codec.task("reacdiff2d"), condition("reacdiff2d", 1)
     assert not any(walls.grid.periodic)
@@ -174,7 +174,7 @@ def test_the_copies_of_a_step_are_no_mirror_images_of_cells_picked_between_walls
 
 
 def test_grids_lie_in_one_another_along_axes_that_wrap_on_which_cells_were_picked_and_nowhere_else() -> None:
-    simulated = simulator("cfd2d", grids={"cfd2d": (8, 8)})
+    simulated = simulator("cfd2d", shapes={"cfd2d": (8, 8)})
     cells, both = torch.randn(1, 1, 16, 16, 4), (-1 / 32, -1 / 32)
 
     def strides(corner: tuple[float, ...], *wraps: bool, frames: torch.Tensor = cells) -> tuple[int, ...] | None:
@@ -210,7 +210,7 @@ def test_grids_that_lie_in_one_another_are_put_together_as_they_were_taken_apart
 
 
 def test_a_state_on_a_finer_grid_in_2d_is_answered_without_inputs() -> None:
-    simulated = simulator("cfd2d", grids={"cfd2d": (8, 8)})
+    simulated = simulator("cfd2d", shapes={"cfd2d": (8, 8)})
     simulated.learn_corners({"cfd2d": (-1 / 32, -1 / 32)})
     state = np.random.default_rng(0).uniform(1.0, 2.0, (16, 16, 4)).astype(np.float32)
     params = {"mach": 1.0, "eta": 1.0, "zeta": 1.0}
@@ -220,7 +220,7 @@ def test_a_state_on_a_finer_grid_in_2d_is_answered_without_inputs() -> None:
 
 
 def test_inputs_on_another_grid_than_the_state_are_not_taken_apart_with_it() -> None:
-    simulated = simulator("nsincom2d", grids={"nsincom2d": (8, 8)})
+    simulated = simulator("nsincom2d", shapes={"nsincom2d": (8, 8)})
     simulated.learn_corners({"nsincom2d": (-1 / 32, -1 / 32)})
     fine = window(torch.randn(1, 1, 16, 16, 3), condition("nsincom2d", 1))
     for cells, strides in ((16, (2, 2)), (8, None)):

@@ -34,7 +34,7 @@ TASKS_TRIED = ["burgers1d", "cfd1d", "cfd2d", "nsincom2d", "reacdiff2d"]
 def simulator(name: str, draws: bool = False) -> Simulator:
     task = TASKS[name]
     names = ("codec", "operator", "residual")[: 2 + draws]
-    sim = assemble([task], {n: CONFIGS[n] for n in names}, grids={name: (16,) * task.ndim}, kinds=KINDS)
+    sim = assemble([task], {n: CONFIGS[n] for n in names}, shapes={name: (16,) * task.ndim}, kinds=KINDS)
     awaken(sim)
     return sim.cuda().eval()
 
@@ -99,7 +99,7 @@ def test_draws_points_and_steps_of_several_lengths_are_replayed_too() -> None:
 def test_frames_that_are_missing_are_carried_back_inside_the_graph() -> None:
     """By the speeds and the time of each rollout, not those of the one that was captured."""
     task, operator = TASKS["advection1d"], OperatorConfig(**NET, context=3)
-    sim = assemble([task], {"codec": CodecConfig(dim=8), "operator": operator}, grids={task.name: (16,)})
+    sim = assemble([task], {"codec": CodecConfig(dim=8), "operator": operator}, shapes={task.name: (16,)})
     awaken(sim)
     sim.cuda().eval()
     for seed in (0, 1):

@@ -95,7 +95,7 @@ def test_every_part_that_judges_draws_is_asked_whatever_it_is_called(monkeypatch
     plain = simulator(parts=("codec", "operator", "residual"))
     configs = {name: part.config for name, part in plain.parts.items()} | {"watcher": CriticConfig(width=16, depth=1)}
     kinds = {**KINDS, "watcher": Seeing}
-    made, given, search = assemble([TASK], configs, grids={TASK.name: (16,)}, kinds=kinds).eval(), window(8), Search(8)
+    made, given, search = assemble([TASK], configs, shapes={TASK.name: (16,)}, kinds=kinds).eval(), window(8), Search(8)
     looks = []
     with torch.no_grad():
         searched(made, given, 1, search, lambda _, signs, __: looks.append(signs))

@@ -55,7 +55,7 @@ def test_a_printed_simulator_is_a_few_lines_that_say_what_it_is() -> None:
     assert "reacdiff2d: activator, inhibitor on 16 x 24 cells of x, y; steps of 0.05" in many
     assert "and cfd2d, cfd3d" in many
     assert many.endswith("; nothing says that it was trained.")
-    assert "x, y, driven by permeability; beta 1; steady" in str(simulator("darcy2d", grids={"darcy2d": (16, 16)})), (
+    assert "x, y, driven by permeability; beta 1; steady" in str(simulator("darcy2d", shapes={"darcy2d": (16, 16)})), (
         "what is given is said"
     )
 
@@ -292,7 +292,7 @@ def test_parameters_outside_the_trained_range_are_said_in_sentences_for_a_report
 
 
 def darcy() -> Simulator:
-    sim = simulator("darcy2d", grids={"darcy2d": (16, 16)})
+    sim = simulator("darcy2d", shapes={"darcy2d": (16, 16)})
     awaken(sim)
     sim.config = SimulatorConfig(guard=False)
     return sim
@@ -380,7 +380,7 @@ def test_every_task_survives_being_saved(tmp_path: Path) -> None:
     for name, task in TASKS.items():
         assert task_from(json.loads(json.dumps(dataclasses.asdict(task)))) == task, name
     sim = simulator()
-    assert Simulator.load(sim.save(tmp_path / "all.safetensors")).codec.grids == {n: GRIDS[n] for n in GRIDS}
+    assert Simulator.load(sim.save(tmp_path / "all.safetensors")).codec.shapes == {n: GRIDS[n] for n in GRIDS}
 
 
 def test_damaged_foreign_and_newer_artifacts_are_refused_in_a_sentence(

@@ -20,7 +20,7 @@ BOX = Grid((16, 16), (False, False), ((0.0, 1.0), (0.0, 1.0)))
 
 
 def darcy() -> Simulator:
-    sim = simulator("darcy2d", grids={"darcy2d": (16, 16)})
+    sim = simulator("darcy2d", shapes={"darcy2d": (16, 16)})
     sim.operator.fit_ranges("darcy2d", torch.tensor([1.0]), torch.tensor([3.0]))
     awaken(sim)
     return sim
@@ -120,7 +120,7 @@ def test_what_cannot_be_refined_is_refused_in_a_sentence() -> None:
 def test_a_task_whose_equations_are_not_known_is_refused(change: dict[str, object], match: str) -> None:
     task = replace(TASKS["darcy2d"], **change)  # type: ignore[arg-type]
     network = OperatorConfig(width=16, depth=1, heads=2, modes=4)
-    sim = build([task], CodecConfig(dim=16), network, grids={**GRIDS, "darcy2d": (16, 16)})
+    sim = build([task], CodecConfig(dim=16), network, shapes={**GRIDS, "darcy2d": (16, 16)})
     a = np.ones((1, 16, 16, 1), np.float32)
     assert sim.solve(a).shape == a.shape
     with pytest.raises(ConfigError, match=match):

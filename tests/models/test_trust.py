@@ -41,7 +41,7 @@ def simulator(name: str = "advection1d", draws: bool = True, trust: Trust | None
     parts = ("codec", "operator", "residual")[: 2 + draws]
     task = TASKS[name]
     grids = {name: (16,) * task.ndim}
-    made = assemble([task], {part: CONFIGS[part] for part in parts}, grids=grids, kinds=KINDS).eval()
+    made = assemble([task], {part: CONFIGS[part] for part in parts}, shapes=grids, kinds=KINDS).eval()
     if draws:
         made.parts["residual"].scale.fill_(0.1)
     made.trust = {} if trust is None else {name: trust}

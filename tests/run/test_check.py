@@ -130,7 +130,7 @@ def test_what_cannot_be_finished_is_refused_and_leaves_no_folder(
 
 
 def test_a_simulator_of_another_shape_is_refused_before_data_are_made(tmp_path: Path) -> None:
-    other = build([TASKS["burgers1d"]], CodecConfig(dim=4), OperatorConfig(), grids={"burgers1d": (32,)})
+    other = build([TASKS["burgers1d"]], CodecConfig(dim=4), OperatorConfig(), shapes={"burgers1d": (32,)})
     saved = other.save(tmp_path / "other.safetensors")
     with pytest.raises(ConfigError, match=r"model\.codec\.dim is 8, but the simulator to start from has 4"):
         Run.open(settings(tmp_path / "runs", start_from=str(saved)))

@@ -747,7 +747,7 @@ def test_one_frame_is_continued_of_a_task_that_looks_back_on_no_more(tmp_path: P
         dict.fromkeys(names, (32,)),
         dataclasses.replace(TASKS["burgers1d"], dynamics=Dynamics(memoryless=True)),
     )
-    sim = build([told, TASKS["advection1d"]], CodecConfig(dim=8), config, grids=grids)
+    sim = build([told, TASKS["advection1d"]], CodecConfig(dim=8), config, shapes=grids)
     saved = sim.save(tmp_path / "simulator.safetensors")
     for name in ("1D_Burgers_Sols_Nu0.01.hdf5", "1D_Advection_Sols_beta0.4.hdf5"):
         with h5py.File(tmp_path / name, "w") as file:

@@ -91,7 +91,7 @@ def test_a_known_task_goes_on_from_another_grid_and_another_step(folder: Path) -
     short = {"codec__train__steps": 1, "operator__train__steps": 2}
     run(settings(folder, other, name="other", start_from=str(folder / "first"), **short), Screen.silent())
     old, new = (ups.load(folder / name) for name in ("first", "other"))
-    assert new.codec.grids == {"advection1d": (30,)}
+    assert new.codec.shapes == {"advection1d": (30,)}
     assert new.ranges()["advection1d"]["dt"] == pytest.approx((0.1, 0.2))
     assert old.ranges()["advection1d"]["dt"] == pytest.approx((0.2, 0.2))
     records = json.loads((folder / "other" / "results.json").read_text())

@@ -33,7 +33,7 @@ TASK = TaskSpec(
 
 def simulator() -> Simulator:
     small = OperatorConfig(width=16, depth=1, heads=2)
-    sim = build([TASK], CodecConfig(dim=32), small, grids={"basin": (16, 16)})
+    sim = build([TASK], CodecConfig(dim=32), small, shapes={"basin": (16, 16)})
     generator = torch.Generator().manual_seed(0)
     for p in sim.parameters():
         p.data += 0.05 * torch.randn(p.shape, generator=generator)
@@ -134,7 +134,7 @@ def test_steps_of_their_own_length_are_what_the_operator_is_told() -> None:
 
 def odd() -> tuple[Simulator, Window]:
     """The same task on a grid that patches do not divide, with steps that differ."""
-    sim = build([TASK], CodecConfig(dim=32), OperatorConfig(width=16, depth=1, heads=2), grids={"basin": (14, 15)})
+    sim = build([TASK], CodecConfig(dim=32), OperatorConfig(width=16, depth=1, heads=2), shapes={"basin": (14, 15)})
     full = window()
     cut = {name: getattr(full, name)[..., :14, :15, :] for name in ("context", "targets", "inputs")}
     return sim, dataclasses.replace(full, dt=torch.tensor([[0.1, 0.3]]).expand(3, 2).clone(), **cut)

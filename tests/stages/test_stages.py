@@ -27,7 +27,7 @@ TERMS = ["increment", "latent"]
 
 def simulator(task: TaskSpec, cells: int = 16) -> Simulator:
     small = OperatorConfig(width=16, depth=1, heads=2)
-    sim = build([task], CodecConfig(dim=16), small, grids={task.name: (cells,) * task.ndim})
+    sim = build([task], CodecConfig(dim=16), small, shapes={task.name: (cells,) * task.ndim})
     generator = torch.Generator().manual_seed(0)
     for p in sim.parameters():  # away from the zeros it starts at, where some gradients vanish
         p.data += 0.05 * torch.randn(p.shape, generator=generator)
@@ -105,7 +105,7 @@ def test_the_operator_stage_leaves_the_codec_alone() -> None:
 @pytest.mark.parametrize("name", ["latent", "increment"])
 def test_no_change_has_a_loss_of_one(name: str) -> None:
     task = TASKS["burgers1d"]
-    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
+    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), shapes={task.name: (16,)})
     stage = OperatorStage(fresh, only(name, power=1.0))
     sample = window(task, targets=1)
     stage.fit(sample)
@@ -115,7 +115,7 @@ def test_no_change_has_a_loss_of_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["latent", "increment"])
 def test_a_faint_field_counts_as_much_as_a_strong_one(name: str) -> None:
     task = TASKS["burgers1d"]
-    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
+    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), shapes={task.name: (16,)})
     stage = OperatorStage(fresh, only(name))
     sample = window(task, targets=1)
     stage.fit(sample)
@@ -128,7 +128,9 @@ def test_a_task_is_measured_on_all_of_its_grids_in_whatever_order_they_come() ->
     task = TASKS["burgers1d"]
 
     def measured(*cells: int) -> tuple[float, ...]:
-        fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
+        fresh = build(
+            [task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), shapes={task.name: (16,)}
+        )
         stage = OperatorStage(fresh)
         stage.fit(*(steep[n] for n in cells))
         return (*stage.changes[task.name], float(fresh.operator.scale.square().mean()))
@@ -180,7 +182,7 @@ def test_a_step_that_changes_nothing_has_a_finite_loss_and_one_that_cannot_be_me
 @pytest.mark.parametrize("term", ["latent", "increment"])
 def test_the_loss_of_several_steps_is_the_mean_of_theirs(term: str) -> None:
     task = TASKS["burgers1d"]
-    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
+    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), shapes={task.name: (16,)})
     stage, sample = OperatorStage(fresh, only(term)), window(task)
     stage.fit(sample)
     first, second, both = (
@@ -253,7 +255,7 @@ def test_by_the_gauge_of_the_sample_errors_count_by_their_root_and_by_that_of_a_
 ) -> None:
     task, sample = TASKS["advection1d"], window(TASKS["advection1d"], targets=1)
     chosen = OperatorConfig(width=16, depth=1, heads=2, step_scale=step_scale)
-    sim = build([task], CodecConfig(dim=16), chosen, grids={task.name: (16,)})
+    sim = build([task], CodecConfig(dim=16), chosen, shapes={task.name: (16,)})
     stages = [OperatorStage(sim), *(OperatorStage(sim, only("latent", p)) for p in (power, 1.5 - power))]
     usual, named, other = (float(stage.loss(sample)["latent"].detach()) for stage in stages)
     assert usual == named != other
@@ -272,7 +274,7 @@ def test_a_power_has_a_slope_where_there_is_no_error_and_lies_above_zero() -> No
 
 def test_the_score_is_the_error_of_the_decoded_rollout() -> None:
     task = TASKS["burgers1d"]
-    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
+    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), shapes={task.name: (16,)})
     sample = window(task)
     still = sample.state.unsqueeze(1).expand_as(sample.targets)
     persistence = (still - sample.targets).square().mean(2).sqrt() / sample.targets.square().mean(2).sqrt()

@@ -44,7 +44,7 @@ def simulator(parts: tuple[str, ...] = ("codec", "operator", "steady")) -> Simul
         "residual": ResidualConfig(**TINY),  # type: ignore[arg-type]
         "steady": SteadyConfig(**TINY),  # type: ignore[arg-type]
     }
-    return assemble([DARCY, WAVE], {name: configs[name] for name in parts}, grids=GRIDS, kinds=KINDS).eval()
+    return assemble([DARCY, WAVE], {name: configs[name] for name in parts}, shapes=GRIDS, kinds=KINDS).eval()
 
 
 @functools.cache

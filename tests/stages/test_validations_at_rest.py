@@ -32,7 +32,7 @@ gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 
 def simulator() -> Simulator:
     configs = {"codec": CodecConfig(dim=4), "operator": OperatorConfig(**NET), "residual": ResidualConfig(**NET)}
-    sim = assemble([TASK], configs, grids={TASK.name: (32,)}, kinds={**CORE, "residual": ResidualFlow})
+    sim = assemble([TASK], configs, shapes={TASK.name: (32,)}, kinds={**CORE, "residual": ResidualFlow})
     sim.idle = frozenset({"residual"})
     return sim
 

@@ -98,9 +98,11 @@ def replace_part(path: str | Path, name: str, source: str | Path, out: str | Pat
     """
     header, tensors = read(Path(path))
     other, theirs = read(Path(source))
-    for key in ("tasks", "grids"):
+    for key, what in (("tasks", "tasks"), ("shapes", "grids")):
         if header[key] != other[key]:
-            raise DataError(f"{source}: was trained on other {key} than {path}; a part is replaced by one of the same.")
+            raise DataError(
+                f"{source}: was trained on other {what} than {path}; a part is replaced by one of the same."
+            )
     if name not in other["parts"]:
         raise DataError(f"{source}: has no part '{name}'; it has {', '.join(other['parts'])}.")
     shapes = [{n: tuple(t.shape) for n, t in of_part(held, name).items()} for held in (tensors, theirs)]

@@ -35,7 +35,7 @@ PIECES = {"cuda": 16384}
 class Codec(Part):
     """Encodes frames of known tasks and decodes them again, physical units in and out.
 
-    `grids` holds the grid each task is trained on (the task's own resolution where it is not named). Frames on another
+    `shapes` says how many cells each task is trained on (its own resolution where it is not named). Frames on another
     grid are resampled to it first, and decoded frames are resampled from it, so that the tokens always mean the same:
     what an operator learnt about neighbouring tokens holds at any resolution that is asked of it. A grid that the patch
     does not divide is padded to one that it does, and decoded frames are cropped.
@@ -49,21 +49,21 @@ class Codec(Part):
         self,
         config: CodecConfig,
         tasks: Sequence[TaskSpec],
-        grids: Mapping[str, tuple[int, ...]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         super().__init__()
         self.config = config
         self.tasks = {task.name: task for task in tasks}
-        self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
+        self.shapes = {t.name: tuple((shapes or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
         self.corners: dict[str, tuple[float, ...]] = {}  # where those begin, as `Grid.corner` says, where it is known
         for task in tasks:
             if "." in task.name or hasattr(nn.ModuleDict, task.name):
                 raise ConfigError(f"'{task.name}' cannot be the name of a task, for torch has a use for it; rename it.")
-            if len(self.grids[task.name]) != task.ndim:
+            if len(self.shapes[task.name]) != task.ndim:
                 raise ConfigError(
-                    f"{task.name} has {counted(task.ndim, 'axis')}, but its grid is {self.grids[task.name]}."
+                    f"{task.name} has {counted(task.ndim, 'axis')}, but its grid is {self.shapes[task.name]}."
                 )
-            check_grid(self.grids[task.name], config.patch[task.ndim - 1], task.name)
+            check_grid(self.shapes[task.name], config.patch[task.ndim - 1], task.name)
         self.statistics = nn.ModuleDict({t.name: Statistics(len(t.channels)) for t in tasks})
         self.encoder = GridEncoder(tasks, config.dim, config.patch, config.halo, config.blocks)
         self.decoder = CellDecoder(tasks, config.dim, config.patch, config.blocks, config.width, config.heads)
@@ -71,7 +71,7 @@ class Codec(Part):
 
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
-        return cls(config, blueprint.tasks, blueprint.grids)
+        return cls(config, blueprint.tasks, blueprint.shapes)
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         self.fit_statistics(task, statistics.mean, statistics.std, statistics.least, statistics.most)
@@ -123,7 +123,7 @@ class Codec(Part):
     def tokens(self, task: TaskSpec | str) -> tuple[int, ...]:
         """The shape of the token grid of a task."""
         spec = self.task(task)
-        return in_patches(self.grids[spec.name], self.config.patch[spec.ndim - 1])
+        return in_patches(self.shapes[spec.name], self.config.patch[spec.ndim - 1])
 
     def encode(self, frames: Tensor, task: TaskSpec | str, grid: Grid) -> LatentState:
         """Frames `(B, *S, C)` on any grid of the task's box to tokens `(B, *G, D)`."""
@@ -136,17 +136,17 @@ class Codec(Part):
 
     def beginning(self, task: TaskSpec, grid: Grid) -> tuple[float, ...]:
         """Where a grid begins beside the task's own, as `grids.beginning` says."""
-        return beginning(self.corners.get(task.name, ()), self.grids[task.name], grid)
+        return beginning(self.corners.get(task.name, ()), self.shapes[task.name], grid)
 
     def _on_own_grid(self, x: Tensor, task: TaskSpec, grid: Grid) -> Tensor:
-        own = self.grids[task.name]
+        own = self.shapes[task.name]
         check_finer(math.prod(own), math.prod(grid.shape), task.name)
         shift = shift_of(self.corners.get(task.name), own, grid)
         return padded(resample(x, own, grid.periodic, shift), self.config.patch[task.ndim - 1], grid.periodic)
 
     def brought_to(self, frames: Tensor, task: TaskSpec, state: LatentState, cells: tuple[int, ...]) -> Tensor:
         """Frames on the task's grid, brought to one of `cells` that begins where that of `state` did."""
-        shift = shift_of(self.corners.get(task.name), self.grids[task.name], state.grid._replace(shape=cells))
+        shift = shift_of(self.corners.get(task.name), self.shapes[task.name], state.grid._replace(shape=cells))
         return resample(frames, cells, state.grid.periodic, tuple(-later for later in shift))
 
     def moved(self, z: Tensor, change: Tensor, task: TaskSpec | str, grid: Grid) -> Tensor:
@@ -193,4 +193,4 @@ class Codec(Part):
         """The normalised frames that tokens stand for, on the task's grid."""
         grid = state.grid.cells(state.z.shape[1:-1])
         x = self.decoder.grid(state.z, task, grid, (self.config.patch[task.ndim - 1],) * task.ndim)
-        return cropped(x.float(), self.grids[task.name], state.grid.periodic)
+        return cropped(x.float(), self.shapes[task.name], state.grid.periodic)

@@ -26,7 +26,7 @@ class ConsistencyStep(ResidualFlow):
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
         codec, teacher = blueprint.parts["codec"], blueprint.parts["residual"]
-        student = cls(teacher.config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)
+        student = cls(teacher.config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.shapes)
         student.config, student.evaluations = config, 1
         student.connect(blueprint.parts)
         return student

@@ -64,7 +64,7 @@ def copies_of(simulator: SimulatorLike, task: TaskSpec, condition: Condition) ->
     if task.steady or task.inputs:
         return [Copy((0,) * task.ndim)]
     bounds = condition.grid.bounds or task.bounds
-    grid = Grid(simulator.codec.grids[task.name], condition.grid.periodic, bounds)
+    grid = Grid(simulator.codec.shapes[task.name], condition.grid.periodic, bounds)
     turns, moves = images_of(simulator, task, grid), moves_of(patch, grid.periodic, config.shift_average)
     return [Copy(move, turns, chosen) for chosen in (turns.choices if turns else [()]) for move in moves]
 
@@ -95,7 +95,7 @@ def averaged(
     They are made of the mean alone: what the tokens of one copy hold beside their frame would be turned with no image
     of the state. What encoding loses of the mean is added once more: a trained codec adds no error in each step.
     """
-    grid, (count, context) = Grid(codec.grids[task.name], condition.grid.periodic), z.shape[:2]
+    grid, (count, context) = Grid(codec.shapes[task.name], condition.grid.periodic), z.shape[:2]
     frames = codec.decode(LatentState(z.flatten(0, 1), grid), task)
     many = max(1, CELLS // (count * math.prod(frames.shape[1:-1])))
     mean = torch.zeros_like(frames[:count])

@@ -22,7 +22,7 @@ def described(
 ) -> str:
     """One line for each task, of more than a few only their number, and one for the networks."""
     known = list(codec.tasks.values())
-    lines = [_task_line(task, codec.grids[task.name], ranges[task.name]) for task in known[:TASKS]]
+    lines = [_task_line(task, codec.shapes[task.name], ranges[task.name]) for task in known[:TASKS]]
     if rest := [task.name for task in known[TASKS:]]:
         lines.append(f"and {few(rest)}")
     body = lines[0] if len(known) == 1 else "\n  ".join([f"{counted(len(known), 'task')}:", *lines])

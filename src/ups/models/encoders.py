@@ -123,7 +123,7 @@ class GridEncoder(nn.Module):
 class InputEncoder(nn.Module):
     """What drives a task rather than being predicted, `(B, *S, C_in)` in physical units, to one token per patch.
 
-    Inputs on another grid than the task's (`grids`; that of the tokens where it is not named) are resampled to it and
+    Inputs on another grid than the task's (`shapes`; that of the tokens where it is not named) are resampled to it and
     padded as frames are. Tasks without inputs are not in `tasks`.
     """
 
@@ -134,10 +134,10 @@ class InputEncoder(nn.Module):
         tasks: Sequence[TaskSpec],
         dim: int,
         patch: Sequence[int],
-        grids: Mapping[str, tuple[int, ...]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         super().__init__()
-        self.grids = dict(grids or {})
+        self.shapes = dict(shapes or {})
         self.corners: Mapping[str, tuple[float, ...]] = {}  # where they begin, as the codec's do
         given = [dataclasses.replace(task, fields=task.inputs, inputs=()) for task in tasks if task.inputs]
         self.tasks = {task.name: task for task in given}
@@ -159,7 +159,7 @@ class InputEncoder(nn.Module):
                 f"{counted(spec.ndim, 'axis')}, and was given {given}; give inputs=…."
             )
         patch = self.encoder.patch[spec.ndim - 1]
-        own = self.grids.get(task, ())
+        own = self.shapes.get(task, ())
         if in_patches(own, patch) != tokens.shape:
             own = tuple(n * patch for n in tokens.shape)
         theirs = grid._replace(shape=tuple(inputs.shape[1:-1]))  # which may have other cells than the state

@@ -65,7 +65,7 @@ class Header(Strict):
     parts: dict[str, PartHeader]
     simulator: dict[str, Any]
     tasks: Annotated[list[TaskSpec], Field(min_length=1)]
-    grids: dict[str, Annotated[list[Axis], Field(max_length=AXES)]]
+    shapes: dict[str, Annotated[list[Axis], Field(max_length=AXES)]]
     corners: dict[str, Annotated[list[float], Field(max_length=AXES)]] = {}
     ranges: dict[str, dict[str, Ends]]
     trust: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class HeaderPlan:
     tasks: list[TaskSpec]
     configs: dict[str, Any]  # of the parts, by name
     config: SimulatorConfig
-    grids: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int, ...]]
     corners: dict[str, tuple[float, ...]]
     spans: dict[str, dict[str, Any]]  # the ranges of parameters that training saw, by task
 
@@ -118,7 +118,7 @@ def check_header(values: Mapping[str, Any]) -> Header:
     names = [task.name for task in header.tasks]
     if len(set(names)) < len(names):
         raise ConfigError("its header says of two tasks that they have one name")
-    for group in (header.grids, header.corners, header.ranges):
+    for group in (header.shapes, header.corners, header.ranges):
         check_known("task", group, names)
     for task in header.tasks:
         check_task(task)
@@ -134,10 +134,10 @@ def plan_of(values: Mapping[str, Any], kinds: Mapping[str, type]) -> HeaderPlan:
         raise ConfigError(f"this program knows no part '{min(unknown)}'")
     configs: dict[str, Any] = {name: checked(kinds[name], part.config, name) for name, part in header.parts.items()}
     config: SimulatorConfig = checked(SimulatorConfig, header.simulator, "simulator")
-    grids = {name: tuple(grid) for name, grid in header.grids.items()}
+    shapes = {name: tuple(grid) for name, grid in header.shapes.items()}
     corners = {name: tuple(corner) for name, corner in header.corners.items()}
     return HeaderPlan(
-        header.tasks, configs, config, grids, corners, {name: dict(own) for name, own in header.ranges.items()}
+        header.tasks, configs, config, shapes, corners, {name: dict(own) for name, own in header.ranges.items()}
     )
 
 
@@ -190,7 +190,7 @@ def _check_laws(task: TaskSpec) -> None:
 
 
 def _check_grid(task: TaskSpec, header: Header) -> None:
-    grid = header.grids.get(task.name, [task.resolution] * task.ndim)
+    grid = header.shapes.get(task.name, [task.resolution] * task.ndim)
     if len(grid) != task.ndim or math.prod(grid) > MOST_CELLS:
         cells = " × ".join(map(str, grid))
         raise ConfigError(f"the grid of '{task.name}' is {cells or 'nothing'} on {counted(task.ndim, 'axis')}")

@@ -150,6 +150,6 @@ def rebuilt(simulator: Simulator, name: str, weights: Mapping[str, Tensor]) -> P
     """A part of a simulator built anew around its weights, whole and in host memory."""
     old = simulator.parts[name]
     with torch.random.fork_rng(devices=[]):
-        part = type(old).build(old.config, Blueprint(simulator.tasks, simulator.codec.grids, simulator.parts))
+        part = type(old).build(old.config, Blueprint(simulator.tasks, simulator.codec.shapes, simulator.parts))
     part.load_state_dict(dict(weights), strict=True)
     return part

@@ -25,7 +25,7 @@ def strides_of(window: Window, codec: Codec) -> Strides | None:
     only in where they begin, of which an operator knows nothing. Between walls the place of a cell counts, and data
     that were not picked have no such grids: there the window's stays whole.
     """
-    corner, grid = codec.corners.get(window.task.name), codec.grids[window.task.name]
+    corner, grid = codec.corners.get(window.task.name), codec.shapes[window.task.name]
     cells = window.context.shape[2:-1]
     if corner is None or (window.task.given and window.inputs.shape[1:-1] != cells):
         return None

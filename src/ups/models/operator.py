@@ -109,9 +109,9 @@ class LatentOperator(TokenNetwork):
         dim: int,
         tasks: Sequence[TaskSpec],
         patch: Sequence[int] = (4, 4, 2),
-        grids: Mapping[str, tuple[int, ...]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        super().__init__(config, config.context, dim, tasks, patch, grids)
+        super().__init__(config, config.context, dim, tasks, patch, shapes)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         self.register_buffer("least", torch.full((len(tasks), dim), -math.inf))
         self.register_buffer("most", torch.full((len(tasks), dim), math.inf))

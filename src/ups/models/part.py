@@ -21,12 +21,12 @@ class Blueprint:
 
     Args:
         tasks: Those that it must know.
-        grids: The shape of the grid that each is trained on.
+        shapes: The shape of the grid that each is trained on.
         parts: Those that were built before it.
     """
 
     tasks: Sequence[TaskSpec]
-    grids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -103,7 +103,7 @@ class Part(nn.Module, ABC):
 def drawn_parts(
     tasks: Sequence[TaskSpec],
     configs: Mapping[str, Any],
-    grids: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
     seed: int,
     empty: Collection[str],
     kinds: Mapping[str, type[Part]],
@@ -117,5 +117,5 @@ def drawn_parts(
             if name not in empty and any(before in empty for before in parts):
                 raise ValueError(f"the weights of '{name}' are drawn after those of an empty part and cannot be made")
             with torch.device("meta") if name in empty else nullcontext():
-                parts[name] = kinds[name].build(configs[name], Blueprint(tasks, grids, parts))
+                parts[name] = kinds[name].build(configs[name], Blueprint(tasks, shapes, parts))
     return parts

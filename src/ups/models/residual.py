@@ -34,9 +34,9 @@ class ResidualFlow(StepNetwork):
         dim: int,
         tasks: Sequence[TaskSpec],
         patch: Sequence[int] = (4, 4, 2),
-        grids: Mapping[str, tuple[int, ...]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        super().__init__(config, dim, tasks, patch, grids)
+        super().__init__(config, dim, tasks, patch, shapes)
         self.evaluations = 2 * config.steps
         self.time = nn.Linear(2 * TIME_WAVES + 1, config.shape.width, bias=False)
 

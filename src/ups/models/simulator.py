@@ -332,7 +332,7 @@ class Simulator(nn.Module):
             "parts": {name: {"config": asdict(p.config), **self.origins[name]} for name, p in self.parts.items()},
             "simulator": asdict(self.config),
             "tasks": [asdict(task) for task in self.tasks],
-            "grids": self.codec.grids,
+            "shapes": self.codec.shapes,
             "corners": self.codec.corners,
             "ranges": self.ranges(),
             "trust": {name: asdict(trust) for name, trust in self.trust.items()},
@@ -348,7 +348,7 @@ class Simulator(nn.Module):
         header, tensors = artifact.read(Path(path))
         try:
             plan, parts = plan_of(header, {name: kind.Config for name, kind in kinds.items()}), header["parts"]
-            model = (plan.tasks, plan.configs, plan.config, plan.grids)
+            model = (plan.tasks, plan.configs, plan.config, plan.shapes)
             with no_larger_than(tensors):  # first without memory: a header may ask for any number of layers
                 check_shapes(assemble(*model, empty=kinds, kinds=kinds), tensors)
             simulator = assemble(*model, kinds=kinds)
@@ -367,7 +367,7 @@ def assemble(
     tasks: Sequence[TaskSpec],
     configs: Mapping[str, Any],
     config: SimulatorConfig | None = None,
-    grids: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
     empty: Collection[str] = (),
     kinds: Mapping[str, type[Part]] = CORE,
@@ -379,7 +379,7 @@ def assemble(
     """
     if not tasks:
         raise ConfigError("a simulator needs at least one task.")
-    return Simulator(drawn_parts(tasks, configs, grids or {}, seed, empty, kinds), config)
+    return Simulator(drawn_parts(tasks, configs, shapes or {}, seed, empty, kinds), config)
 
 
 def build(
@@ -387,9 +387,9 @@ def build(
     codec: CodecConfig | None = None,
     operator: OperatorConfig | None = None,
     config: SimulatorConfig | None = None,
-    grids: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
 ) -> Simulator:
     """A simulator of a codec and an operator alone."""
     configs = {"codec": codec or CodecConfig(), "operator": operator or OperatorConfig()}
-    return assemble(tasks, configs, config, grids, seed)
+    return assemble(tasks, configs, config, shapes, seed)

@@ -42,9 +42,9 @@ class TokenNetwork(Part):
         dim: int,
         tasks: Sequence[TaskSpec],
         patch: Sequence[int] = (4, 4, 2),
-        grids: Mapping[str, tuple[int, ...]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D; `grids`: its grid of each task."""
+        """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D; `shapes`: its grid of each task."""
         super().__init__()
         check_known("core", (config.core,), CORES)
         size = config.shape
@@ -60,12 +60,12 @@ class TokenNetwork(Part):
         draw_small(self.modulation.weight)
         for tensor in (self.modulation.bias, self.head.weight, self.head.bias):
             nn.init.zeros_(tensor)
-        self.inputs = InputEncoder(tasks, size.width, patch, grids)
+        self.inputs = InputEncoder(tasks, size.width, patch, shapes)
 
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
         codec = blueprint.parts["codec"]
-        part = cls(config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)  # type: ignore[arg-type]
+        part = cls(config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.shapes)  # type: ignore[arg-type]
         part.connect(blueprint.parts)
         return part
 
@@ -134,9 +134,9 @@ class StepNetwork(TokenNetwork):
         dim: int,
         tasks: Sequence[TaskSpec],
         patch: Sequence[int] = (4, 4, 2),
-        grids: Mapping[str, tuple[int, ...]] | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        super().__init__(config, 3, dim, tasks, patch, grids)
+        super().__init__(config, 3, dim, tasks, patch, shapes)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         self.register_buffer("change", torch.ones(len(tasks), dim))
 

@@ -38,7 +38,7 @@ def identity(codec: Codec, task: str) -> dict[str, str]:
     weights = {name: value for name, value in held.items() if not name.startswith("statistics.")}
     # Caches on disk also say which encoder it was, from when that was a key of the config.
     config = f"{str(codec.config).removesuffix(')')}, encoder='grid')"
-    shape = f"{config} {codec.grids[task]} "
+    shape = f"{config} {codec.shapes[task]} "
     return {
         "codec weights": artifact.digest(weights),
         "codec": shape,
@@ -71,7 +71,7 @@ class Caches:
     def key(self, part: Trajectories) -> dict[str, str]:
         """All that the cache of a part depends on."""
         codec, task = identity(self.codec, part.task.name), part.task.name
-        shift = shift_of(self.codec.corners.get(task), self.codec.grids[task], part.grid)
+        shift = shift_of(self.codec.corners.get(task), self.codec.shapes[task], part.grid)
         codec["codec"] += f"{shift}" if any(shift) else ""
         return key_of(part, codec, checksum(part.source, self.place / MEMORY), self.config.cache.dtype)
 
