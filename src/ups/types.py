@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -120,9 +121,19 @@ def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Axes:
-    """The centres of cells along each axis, `(n,)` each. Equal only to itself."""
+    """The centres of cells along each axis, `(n,)` each. Equal to others with the same bits."""
 
     centres: tuple[Array, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Axes) and self._bits == other._bits
+
+    def __hash__(self) -> int:
+        return hash(self._bits)
+
+    @functools.cached_property
+    def _bits(self) -> tuple[tuple[str, bytes], ...]:
+        return tuple((str(axis.dtype), axis.tobytes()) for axis in self.centres)
 
 
 class Grid(NamedTuple):

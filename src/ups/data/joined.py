@@ -147,7 +147,6 @@ class Joined(Source):
         super().__init__(path, facts)
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
         self.channels_apart = all(part.channels_apart for part in parts)
-        self._grids: dict[object, Grid] = {}
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 
     def _locate(self, index: int) -> tuple[Source, int]:
@@ -198,9 +197,7 @@ class Joined(Source):
 
     def grid_of(self, index: int) -> Grid:
         part, at = self._locate(index)
-        grid = part.grid_of(at)
-        key = (grid.bounds, grid.periodic, *(axis.tobytes() for axis in grid.coordinates))
-        return self._grids.setdefault(key, grid)
+        return part.grid_of(at)
 
     def attributes(self) -> dict[str, Any]:
         return self.parts[0].attributes()

@@ -29,19 +29,19 @@ class Resampled(View):
         if source.task.mask:
             raise DataError(f"{source.path}: has cells that do not count, which cannot be resampled; leave it out.")
         self.source = source
-        self._plans: dict[int, ResamplePlan] = {}
+        self._plans: dict[Grid, ResamplePlan] = {}
         grid = self._plan(source.grid).grid
         problems = tuple(text for text in source.problems if not uneven_axes([text]))
         task = dataclasses.replace(source.task, bounds=grid.bounds)
         super().__init__(source, grid=grid, problems=problems, task=task)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_plans": {}}
+        return {**self.__dict__, "_plans": {}}  # which are large, and made again in no time
 
     def _plan(self, grid: Grid) -> ResamplePlan:
-        if id(grid) not in self._plans:
-            self._plans[id(grid)] = ResamplePlan(grid)
-        return self._plans[id(grid)]
+        if grid not in self._plans:
+            self._plans[grid] = ResamplePlan(grid)
+        return self._plans[grid]
 
     def grid_of(self, index: int) -> Grid:
         return self._plan(self.source.grid_of(index)).grid
@@ -78,7 +78,6 @@ class ResamplePlan:
     def __init__(self, grid: Grid) -> None:
         from scipy.interpolate import make_interp_spline
 
-        self.original = grid  # kept alive: plans are found by its id, which no other grid may take
         self._matrices: dict[int, tuple[Array, Array]] = {}
         axes, bounds = list(grid.coordinates), list(grid.bounds)
         for i, x in enumerate(grid.coordinates):

@@ -213,10 +213,7 @@ class View(Source):
         super().__init__(source.path, SourceFacts(**{**facts, **changes}))
         self.source, self.nan_is_mask = source, source.nan_is_mask
         self.channels_apart = source.channels_apart
-        self._seen: dict[int, tuple[Grid, Grid]] = {}  # by a grid's id: it, and as it is here
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_seen": {}}  # in another process other grids have these ids
+        self._seen: dict[Grid, Grid] = {}  # grids of the other source, as they are here
 
     def _values(self, index: int, frames: slice) -> Array:
         return self.source.read(index, frames)
@@ -252,12 +249,9 @@ class View(Source):
 
     def grid_of(self, index: int) -> Grid:
         grid = self.source.grid_of(index)
-        if id(grid) not in self._seen:
-            own = self.seen_as(grid)
-            if own is grid:
-                return grid
-            self._seen[id(grid)] = (grid, own)  # the old one too, so that no other takes its id
-        return self._seen[id(grid)][1]
+        if grid not in self._seen:
+            self._seen[grid] = self.seen_as(grid)
+        return self._seen[grid]
 
     def seen_as(self, grid: Grid) -> Grid:
         """A grid of the other source as this view has it."""

@@ -85,7 +85,7 @@ class Trajectories:
         self.source, self.ids, self.reduction = source, tuple(ids), reduction
         self.rows = [place[name] for name in ids]
         stored = source.grid_of(self.rows[0])
-        grids = {(d.shape, d.bounds, d.periodic) for d in {id(d): d for d in map(source.grid_of, self.rows)}.values()}
+        grids = {(d.shape, d.bounds, d.periodic) for d in set(map(source.grid_of, self.rows))}
         if len(grids) > 1:
             raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
         self.shape = reduction.cells(stored, str(source.path))
@@ -305,13 +305,9 @@ def alike(source: Source, ids: Sequence[str], reduction: Reduction) -> list[Traj
     """Samples of a source as trajectories that share a grid, a box and a boundary, most cells first."""
     place = {name: i for i, name in enumerate(source.ids)}
     groups: dict[tuple[Any, ...], list[str]] = {}
-    members: dict[int, tuple[Grid, list[str]]] = {}  # by id of a grid, which is kept so that no other takes its id
     for name in ids:
         grid = source.grid_of(place[name])
-        if id(grid) not in members:
-            group = groups.setdefault((grid.shape, grid.bounds, grid.periodic), [])
-            members[id(grid)] = (grid, group)
-        members[id(grid)][1].append(name)
+        groups.setdefault((grid.shape, grid.bounds, grid.periodic), []).append(name)
     parts = [Trajectories(source, names, reduction) for names in groups.values()]
     return sorted(parts, key=lambda part: -int(np.prod(part.shape)))
 

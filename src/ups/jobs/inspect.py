@@ -273,7 +273,7 @@ def _values(source: Source) -> list[str]:
 def differences(source: Source) -> list[str]:
     """What differs from sample to sample, and grids that cannot be halved three times; none of it is a fault."""
     rows = range(len(source))
-    grids = {id(grid): grid for grid in map(source.grid_of, rows)}.values()
+    grids = set(map(source.grid_of, rows))
     lengths = [len(source.times_of(i)) for i in rows]
     clocks = {id(t): np.asarray(t, np.float64) for t in map(source.times_of, rows)}.values()
     steps = sorted({step for t in clocks if len(t) > 1 and is_even(t) for step in _apart(t)})  # others: a problem

@@ -44,9 +44,9 @@ def with_images(source: Source, split: Split, reduction: Reduction) -> tuple[Sou
     `reduction` leaves cells out between walls. Of all their cells, for those left have no images among themselves."""
     odd, training = mirrors_of(source.task), set(split.train)
     rows = [row for row, name in enumerate(source.ids) if name in training]
-    grids = {id(grid): grid for grid in map(source.grid_of, rows)}
-    picked = {key for key, grid in grids.items() if picks_between_walls(reduction, grid, source.task)}
-    rows = [row for row in rows if id(source.grid_of(row)) in picked]
+    grids = set(map(source.grid_of, rows))
+    picked = {grid for grid in grids if picks_between_walls(reduction, grid, source.task)}
+    rows = [row for row in rows if source.grid_of(row) in picked]
     if odd is None or not rows:
         return source, split
     both = Mirrored(source, rows, odd)
@@ -71,9 +71,7 @@ def strata_of(source: Source) -> list[object]:
         if len(distinct) > STRATA:
             params = [()] * len(source)
             break
-    grids = [source.grid_of(i) for i in range(len(source))]
-    shapes = {key: grid.shape for key, grid in {id(grid): grid for grid in grids}.items()}
-    return list(zip(params, (shapes[id(grid)] for grid in grids), strict=True))
+    return list(zip(params, (source.grid_of(i).shape for i in range(len(source))), strict=True))
 
 
 def starts_of(source: Source, out: Sequence[bool]) -> list[str]:
