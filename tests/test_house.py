@@ -24,7 +24,7 @@ INSTRUMENT = {
     | {"wings", "open_files", "progress", "types"},
     "screen": {"progress"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
-    | {"definition", "host_memory", "verdict", "progress"},
+    | {"definition", "host_memory", "presence", "verdict", "progress"},
     "run": {"stages", "eval", "engine", "models", "physics", "data", "rundir", "config_shared", "config", "wings"}
     | {
         "definition",

@@ -199,6 +199,14 @@ def rollout(
     print(path)
 
 
+def begin() -> int:
+    """`ups` alone: what lies here and what to do next."""
+    from ups.jobs.first_look import first_look
+
+    print(printable("\n".join(first_look(Path(), [name for name in app if not name.startswith("-")]))))
+    return 0
+
+
 def _whole_numbers(text: str | None) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in text.replace("x", ",").split(",")) if text else ()
@@ -287,7 +295,8 @@ def _code(words: list[str] | None) -> int:
     """The exit code of the command."""
     try:
         _require_folder()
-        code = app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
+        given = sys.argv[1:] if words is None else words
+        code = app(given, exit_on_error=False, print_error=False) if given else begin()
     except cyclopts.CycloptsError as error:
         print(f"ups: {printable(_mistake(error, sys.argv[1:] if words is None else words))}", file=sys.stderr)
         return 2
