@@ -29,7 +29,7 @@ from ups.tensors import Window
 from ups.types import Grid
 from ups_bench.numbers import measured_on, write_numbers
 from ups_bench.turns import Work, in_turn
-from ups_fleet.supervise.forked_functions import Result, run, values
+from ups_fleet.supervise.forked_functions import Result, run_ranks, values
 
 Times = dict[str, list[float]]
 
@@ -186,7 +186,7 @@ def saves(megabytes: int, rounds: int) -> list[float]:
 
 
 def _ranks(function: Callable[..., Any], world: int, *args: Any) -> list[Result]:
-    return run(function, world, *args, seconds=600, env={"OMP_NUM_THREADS": "1"})
+    return run_ranks(function, world, *args, seconds=600, env={"OMP_NUM_THREADS": "1"})
 
 
 def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ from ups_bench.speed_case import SpeedNumbers
 from ups_bench.speed_large import large
 from ups_bench.speed_steps import fsdp, protections, ranks, small
 from ups_bench.speed_validation import validation
-from ups_fleet.supervise.forked_functions import failure_of, run
+from ups_fleet.supervise.forked_functions import failure_of, run_ranks
 
 Say = Callable[[str], None]
 
@@ -122,7 +122,7 @@ def measure(part: str, device: str, deadline: float, say: Say) -> dict[str, Any]
         if left <= 0:
             why = "its turn came when --seconds were over"
         else:
-            results = run(job.function, job.world, device, *job.args, seconds=min(job.limit, left))
+            results = run_ranks(job.function, job.world, device, *job.args, seconds=min(job.limit, left))
             why = failure_of(results)
             if not why:
                 numbers.add(results[0].value)

@@ -176,7 +176,7 @@ def ended(changes: dict[str, Result]) -> Callable[..., list[Result]]:
 
 def test_a_part_that_fails_is_named_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, said = tmp_path / "speed.json", list[str]()
-    monkeypatch.setattr(speed, "run", ended({"validation": Result(exitcode=1, error="RuntimeError: no room")}))
+    monkeypatch.setattr(speed, "run_ranks", ended({"validation": Result(exitcode=1, error="RuntimeError: no room")}))
     assert bench_speed(None, "cpu", 100, path, "abc", said.append) == 1
     assert "validation: not measured: RuntimeError: no room" in said
     numbers = json.loads(path.read_text())
@@ -184,7 +184,7 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(tmp_path: Path, monkeyp
     assert numbers["parts"]["validation"]["failures"] == [{"what": "validation", "why": "RuntimeError: no room"}]
     assert all(not part["failures"] for name, part in numbers["parts"].items() if name != "validation")
     assert numbers["parts"]["small"]["provenance"]["commit"] == "abc"
-    monkeypatch.setattr(speed, "run", ended({}))
+    monkeypatch.setattr(speed, "run_ranks", ended({}))
     assert bench_speed(["validation"], "cpu", 100, path, "def", said.append) == 0
     again = json.loads(path.read_text())["parts"]
     assert again["validation"]["failures"] == []
@@ -194,7 +194,7 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(tmp_path: Path, monkeyp
 def test_what_has_not_had_its_turn_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 50))
     monkeypatch.setattr(speed, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(speed, "run", ended({}))
+    monkeypatch.setattr(speed, "run_ranks", ended({}))
     said: list[str] = []
     assert bench_speed(["small", "compiled"], "cpu", 140, None, None, said.append) == 1
     assert "small, 100 s" in said
@@ -205,7 +205,7 @@ def test_the_tables_say_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "speed.json"
     assert speed_table(path).startswith("Not measured yet: `ups bench speed --device cuda")
     assert kernels_table(path) == "Not measured yet.\n"
-    monkeypatch.setattr(speed, "run", ended({"validation": Result(exitcode=-9, answered=False)}))
+    monkeypatch.setattr(speed, "run_ranks", ended({"validation": Result(exitcode=-9, answered=False)}))
     bench_speed(["small", "validation"], "cpu", 100, path, None, str)
     table = speed_table(path)
     assert f"| {GRAPHS} | **4.000** | 3.900 – 4.100 | ≥ 5 | seen |" in table, "what misses its bar is bold"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ups_fleet.doctor import machine_checks
 from ups_fleet.doctor.findings import DoctorLine, Finding, bad, run_check
 from ups_fleet.doctor.rank_checks import GROUP, PRELOAD, RankChecks
-from ups_fleet.supervise.forked_functions import failure_of, run, warm
+from ups_fleet.supervise.forked_functions import failure_of, run_copy, warm
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
@@ -73,9 +73,9 @@ def quick_checks(ranks: int, folder: Path, rendezvous: str = "", interface: str 
 
 def guarded(function: Callable[..., Finding], *args: Any, seconds: float = QUICK) -> Finding:
     """A check made in a child process: if it raises, crashes or hangs (a dead network disk), that is the finding."""
-    results = run(function, 1, *args, seconds=seconds, method="fork")
-    if text := failure_of(results):
+    result = run_copy(function, *args, seconds=seconds)
+    if text := failure_of([result]):
         advice = "repair what is named here, or choose another folder."
         return bad(text, advice if any(isinstance(a, Path) for a in args) else "repair what is named here.")
-    finding: Finding = results[0].value
+    finding: Finding = result.value
     return finding

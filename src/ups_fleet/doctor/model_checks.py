@@ -18,7 +18,7 @@ from ups_fleet.doctor import model_exercises
 from ups_fleet.doctor.findings import DoctorLine, Finding, State, bad, doubtful, good, run_check
 from ups_fleet.doctor.model_exercises import ExercisedModel, Strategy, first_difference, last_module
 from ups_fleet.doctor.rank_checks import PRELOAD
-from ups_fleet.supervise.forked_functions import Result, first_failure, run
+from ups_fleet.supervise.forked_functions import Result, first_failure, run_ranks
 
 GROUP = "model"
 COMPILING = 300.0  # seconds that a compiler may take
@@ -231,4 +231,4 @@ class StageChecks:
     def _run(self, function: Callable[..., Any], world: int, *args: Any, seconds: float | None = None) -> list[Result]:
         env = {"CUDA_LAUNCH_BLOCKING": "1"} if self.subject.device.startswith("cuda") else {}
         env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes of its own that could outlive it
-        return run(function, world, *args, seconds=seconds or self.limit, env=env, preload=PRELOAD)
+        return run_ranks(function, world, *args, seconds=seconds or self.limit, env=env, preload=PRELOAD)

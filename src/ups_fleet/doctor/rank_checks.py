@@ -17,7 +17,7 @@ from ups_fleet.doctor.machine_checks import own_folder
 from ups_fleet.fault_tests.case import LAST_STAGE, CaseResult, FaultCase, Strategy
 from ups_fleet.fault_tests.faults import FAULTS
 from ups_fleet.fault_tests.lab import NEEDED, Lab, reference_of
-from ups_fleet.supervise.forked_functions import FunctionName, Result, failure_of, run
+from ups_fleet.supervise.forked_functions import FunctionName, Result, failure_of, run_copy, run_ranks
 from ups_fleet.supervise.network import is_private
 
 # How far apart losses and gradients of one process and of several may be: sums in another order, nothing else.
@@ -239,7 +239,7 @@ class RankChecks:
     def _run(self, name: str, world: int, *args: Any, seconds: float = 0.0) -> list[Result]:
         """What ranks do. By name: this process needs neither torch nor the seconds that its import takes."""
         exercise = FunctionName(EXCHANGES, name)
-        return run(exercise, world, *args, seconds=seconds or self.limit, preload=PRELOAD)
+        return run_ranks(exercise, world, *args, seconds=seconds or self.limit, preload=PRELOAD)
 
     def _network(self) -> str:
         if self.kind == "cuda":
@@ -272,5 +272,5 @@ def largest_gap(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> f
 
 def _in_child(function: Callable[..., Any], *args: Any) -> None:
     """Touch the disk of the runs in a child process: a dead disk hangs whoever touches it."""
-    if text := failure_of(run(function, 1, *args, seconds=DISK, method="fork")):
+    if text := failure_of([run_copy(function, *args, seconds=DISK)]):
         raise OSError(text)

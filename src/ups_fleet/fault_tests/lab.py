@@ -21,7 +21,7 @@ from ups.verdict import Ending
 from ups_fleet.fault_tests.case import CaseResult, FaultCase, Strategy
 from ups_fleet.fault_tests.journal import FaultJournal, skipped
 from ups_fleet.fault_tests.privileges import missing
-from ups_fleet.supervise.forked_functions import FunctionName, run
+from ups_fleet.supervise.forked_functions import FunctionName, run_ranks
 
 # All that a rank would import, so that none has to.
 NEEDED = (
@@ -104,7 +104,7 @@ class Lab:
     def data(self) -> Path:
         """A few small trajectories, made once and shared by all."""
         seconds = min(self.most, 600.0)
-        [made] = run(FunctionName(RUNS, "made_data"), 1, self.folder / "data", seconds=seconds, preload=NEEDED)
+        [made] = run_ranks(FunctionName(RUNS, "made_data"), 1, self.folder / "data", seconds=seconds, preload=NEEDED)
         if not made.well:
             raise DataError(f"{self.folder}: there are no data to train on: {made.ending()}; mend that first.")
         path: Path = made.value
@@ -134,7 +134,7 @@ class Lab:
     def _try(self, case: FaultCase, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:
         args = (case, folder, data, reference, pace)
         seconds, env = min(self.most, 90 + 60 * pace), {"OMP_NUM_THREADS": "1"}
-        [ended] = run(FunctionName(RUNS, "run_case"), 1, *args, seconds=seconds, env=env, preload=NEEDED)
+        [ended] = run_ranks(FunctionName(RUNS, "run_case"), 1, *args, seconds=seconds, env=env, preload=NEEDED)
         if not ended.well:
             failure = f"the trial itself failed: {ended.ending()}\n{ended.traceback}"
             return CaseResult(case.facts(), ["HUNG"], [failure], hung=True)

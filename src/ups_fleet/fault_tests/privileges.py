@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ups_fleet.supervise.children import fork
-from ups_fleet.supervise.forked_functions import run
+from ups_fleet.supervise.forked_functions import run_copy
 
 # Constants of unshare(2), mount(2) and umount2(2).
 NEW_MOUNTS, NEW_PIDS, NEW_NETWORK = 0x00020000, 0x20000000, 0x40000000
@@ -157,8 +157,7 @@ def _attempt(name: str) -> None:
 @functools.cache
 def allowed(name: str) -> bool:
     """Whether this machine allows this user one of TRIES, which is tried in a process of its own."""
-    [result] = run(_attempt, 1, name, seconds=20, method="fork")
-    return result.well
+    return run_copy(_attempt, name, seconds=20).well
 
 
 def missing(needs: tuple[str, ...]) -> str:

@@ -22,7 +22,7 @@ from ups_fleet.fetch.patience import UnreachableError
 from ups_fleet.keys import fleet_keys
 from ups_fleet.running.supervised import progress
 from ups_fleet.supervise.children import Ended, UnansweredError, ask
-from ups_fleet.supervise.forked_functions import failure_of, run
+from ups_fleet.supervise.forked_functions import failure_of, run_copy
 
 # What another try may mend; docs/howto-run-for-weeks.md gives the reason for each ending that is or is not here.
 MENDED_BY_TIME = frozenset({Ending.OOM, Ending.HANG, Ending.RANK_DIED, Ending.NO_PROGRESS, Ending.STORAGE})
@@ -103,7 +103,7 @@ def _unfinished(config: RunConfig) -> str:
     if not folder.is_of(config) or folder.ended() != Ending.SUCCESS:
         return "it has not succeeded yet"
     # In a process of its own: torch's threads, and what a damaged file does to it, must not be those of the ranks.
-    return failure_of(run(_load_products, 1, folder, seconds=LOADING, method="fork"))
+    return failure_of([run_copy(_load_products, folder, seconds=LOADING)])
 
 
 def _load_products(folder: RunDir) -> None:

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import pickle
 import select
-import shutil
 import signal
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ups.parsing import threads_wanted
 from ups.verdict import Failure
@@ -34,7 +33,6 @@ from ups_fleet.supervise.network import private_meeting
 from ups_fleet.supervise.rank_parent import die_with_parent
 from ups_fleet.supervise.start_dir import StartDir
 
-Method = Literal["fork", "forkserver"]
 # What the server from which ranks are forked imports, once for all: FSDP2's first step alone imports for seconds.
 PRELOAD = (
     "__main__",
@@ -155,46 +153,53 @@ def _call(module: str, file: str, name: str, args: bytes) -> Any:
     return function(*pickle.loads(args))
 
 
-def run(
+def run_ranks(
     function: Callable[..., Any] | FunctionName,
     world: int,
     *args: Any,
     seconds: float,
-    method: Method = "forkserver",
     env: Mapping[str, str] = {},
     preload: Sequence[str] = (),
 ) -> list[Result]:
-    """Call `function(*args)` in `world` processes. Leaves no process behind.
+    """Call `function(*args)` in `world` ranks with the variables that a launcher would set, forked from a server that
+    has imported torch. Leaves no process behind.
 
     Args:
         function: At the top level of its module.
-        world: How many processes.
+        world: How many ranks.
         args: Arguments; they and results are pickled.
         seconds: When those that have not answered are killed.
-        method: `forkserver`: ranks with the variables that a launcher would set, forked from a server that has imported
-            torch. `fork`: copies of this process, environment included, which compute in one thread.
-        env: Further variables of ranks (`forkserver`).
+        env: Further variables of ranks.
         preload: Further modules that the server imports, if this is its first start.
 
     Returns:
-        How each process ended, by rank.
+        How each rank ended, in their order.
     """
-    context: Any = multiprocessing.get_context(method)
-    common: dict[str, str] = {}
-    if method == "forkserver":
-        context.set_forkserver_preload([*PRELOAD, *preload])
-    folder = Path(tempfile.mkdtemp(prefix="ups-ranks-"))
-    if method == "forkserver":
-        common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), **private_meeting(StartDir(folder))}
-    logs = [folder / f"rank-{rank}.log" for rank in range(world)]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOAD, *preload])
+    with tempfile.TemporaryDirectory(prefix="ups-ranks-", ignore_cleanup_errors=True) as folder:
+        common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), **private_meeting(StartDir(Path(folder)))}
+        environs = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **env} for rank in range(world)]
+        return _ended(context, Call(function, args), environs, seconds, Path(folder))
+
+
+def run_copy(function: Callable[..., Any], *args: Any, seconds: float) -> Result:
+    """Call `function(*args)` in a copy of this process, environment included, which computes in one thread; how it
+    ended. One that has not answered within `seconds` is killed."""
+    with tempfile.TemporaryDirectory(prefix="ups-copy-", ignore_cleanup_errors=True) as folder:
+        [result] = _ended(multiprocessing.get_context("fork"), Call(function, args), [{}], seconds, Path(folder))
+    return result
+
+
+def _ended(context: Any, call: Call, environs: Sequence[dict[str, str]], seconds: float, folder: Path) -> list[Result]:
+    """How a child for each of these environments ended; their logs lie in `folder`."""
+    logs = [folder / f"rank-{rank}.log" for rank in range(len(environs))]
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []
     try:
-        for rank in range(world):
+        for log, environ in zip(logs, environs, strict=True):
             ours, theirs = context.Pipe(duplex=False)
-            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank), **env} if common else {}
-            about = (theirs, Call(function, args), own, str(logs[rank]))
-            child = context.Process(target=_child, args=about, daemon=True)
+            child = context.Process(target=_child, args=(theirs, call, environ, str(log)), daemon=True)
             child.start()
             theirs.close()
             processes.append(child)
@@ -212,11 +217,10 @@ def run(
         for process in processes:
             if process.is_alive():
                 process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def warm(preload: Sequence[str] = ()) -> None:
-    """Start the server that ranks are forked from, so that its imports are done when `run` needs it."""
+    """Start the server that ranks are forked from, so that its imports are done when `run_ranks` needs it."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOAD, *preload])
     forkserver.ensure_running()
 

@@ -23,7 +23,7 @@ from ups_fleet.fault_tests.lab import Lab, same_samples
 from ups_fleet.fault_tests.strangers import Strangers
 from ups_fleet.fault_tests.table import summary, write_json
 from ups_fleet.supervise.fault_plan import Fault, FaultPlan
-from ups_fleet.supervise.forked_functions import run
+from ups_fleet.supervise.forked_functions import run_copy
 
 KINDS: tuple[Strategy, ...] = ("single", "ddp", "fsdp")
 FLIPPED = FaultCase("F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), named=0, around=Damaged("flip"))
@@ -211,7 +211,7 @@ def clocks() -> list[float]:
 
 
 def test_a_clock_is_hours_off_or_jumps() -> None:
-    (result,) = run(clocks, 1, seconds=20, method="fork")
+    result = run_copy(clocks, seconds=20)
     assert result.value == pytest.approx([10800, 10800, -10800, -10800, 10800, -10800], abs=60)
 
 
@@ -230,7 +230,7 @@ def refusals(python: bool, most: int) -> list[str]:
 @pytest.mark.parametrize("python", [False, True])
 @pytest.mark.parametrize(("most", "second"), [(0, "taken"), (4, "OOM")])
 def test_memory_that_is_capped_is_really_refused_as_out_of_memory(python: bool, most: int, second: str) -> None:
-    (result,) = run(refusals, 1, python, most, seconds=20, method="fork")
+    result = run_copy(refusals, python, most, seconds=20)
     assert result.value == ["taken", "OOM", second, "taken"], result
 
 

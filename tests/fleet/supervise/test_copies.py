@@ -21,7 +21,7 @@ from ups.streams import alone
 from ups.types import ConfigError
 from ups.verdict import Ending
 from ups_fleet.running import supervised
-from ups_fleet.supervise.forked_functions import run
+from ups_fleet.supervise.forked_functions import run_copy
 from ups_fleet.supervise.job import NESTED, RankJob, RankStart, environment
 from ups_fleet.supervise.launchers.forked import ForkLauncher
 from ups_fleet.supervise.limits import Limits
@@ -84,7 +84,7 @@ def copy_computes() -> list[Any]:
     process: Any = multiprocessing.current_process()
     process._config["daemon"] = False  # else it may have no children
     compute(2)
-    return values(run(compute, 1, seconds=20, method="fork"))
+    return values([run_copy(compute, seconds=20)])
 
 
 def test_a_copy_of_a_process_that_has_computed_in_threads_computes_in_one() -> None:

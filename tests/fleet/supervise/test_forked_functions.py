@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from watched_ranks import run_ranks, values
 
-from ups_fleet.supervise.forked_functions import CaughtExit, failure_of, first_failure, run
+from ups_fleet.supervise.forked_functions import CaughtExit, failure_of, first_failure, run_copy
 from ups_fleet.supervise.proc import state_of
 
 
@@ -66,7 +66,7 @@ def test_a_value_that_cannot_be_sent_is_an_error_of_the_rank_that_has_it() -> No
 
 
 def test_a_child_that_is_stopped_is_not_left_behind(tmp_path: Path) -> None:
-    (result,) = run(left_behind, 1, tmp_path / "pid", seconds=0.5, method="fork")
+    result = run_copy(left_behind, tmp_path / "pid", seconds=0.5)
     assert (result.hung, result.exitcode) == (True, -signal.SIGKILL)
     assert state_of(int((tmp_path / "pid").read_text())) in ("", "Z")
 
@@ -82,7 +82,7 @@ def test_ranks_find_what_a_launcher_would_tell_them_and_copies_what_their_parent
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OWN", "y")
-    assert values(run(seen, 1, seconds=20, method="fork")) == [(None, None, None, "y")]
+    assert values([run_copy(seen, seconds=20)]) == [(None, None, None, "y")]
 
 
 def test_the_one_that_failed_is_named_before_those_that_waited_for_it() -> None:
