@@ -16,7 +16,12 @@ SOURCE = ROOT / "src"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # The wings, and whom each may import: only those below it.
-WINGS: dict[str, set[str]] = {"ups": set(), "ups_fleet": {"ups"}, "ups_bench": {"ups", "ups_fleet"}}
+WINGS: dict[str, set[str]] = {
+    "ups": set(),
+    "ups_fleet": {"ups"},
+    "ups_bench": {"ups", "ups_fleet"},
+    "ups_apps": {"ups"},
+}
 
 # Each room of the instrument may import those listed, and itself. Only downwards; a new room is a new line here.
 INSTRUMENT = {
@@ -102,6 +107,8 @@ WORKSHOP = {
     "supervise": set(),
     "web": set(),
 }
+# And so for the apps.
+APPS: dict[str, set[str]] = {"wing": set(), "export": set()}
 
 
 def module_of(path: Path) -> str:
@@ -194,7 +201,7 @@ def test_every_file_imports_only_downwards() -> None:
     for path in FILES:
         module = module_of(path)
         wing, room = wing_of(module), room_of(module)
-        floors = {"ups": INSTRUMENT, "ups_fleet": WORKSHOP}.get(wing)
+        floors = {"ups": INSTRUMENT, "ups_fleet": WORKSHOP, "ups_apps": APPS}.get(wing)
         if floors is not None and room not in (wing, "__main__"):
             assert room in floors, f"{room} is a new room: say what it may import"
             inside = {name for name in imports_of(path) if wing_of(name) == wing and name != wing}
@@ -292,7 +299,7 @@ def tables_of(page: str) -> dict[str, list[list[list[str]]]]:
 
 def test_the_architecture_says_what_each_room_is_for_and_may_import() -> None:
     tables = tables_of((ROOT / "docs" / "architecture.md").read_text())
-    for wing in ("ups", "ups_fleet"):
+    for wing in ("ups", "ups_fleet", "ups_apps"):
         rooms = {path.name for path in (SOURCE / wing).iterdir() if (path / "__init__.py").exists()}
         assert {row[0][0] for row in tables[f"`{wing}`"] if row[0]} == rooms
     stated = {room: set(row[1]) for row in tables["Who may import whom"] for room in row[0]}
@@ -301,10 +308,12 @@ def test_the_architecture_says_what_each_room_is_for_and_may_import() -> None:
 
 
 def test_tests_mirror_the_source() -> None:
-    """`tests/data` has the tests of `ups.data`, `tests/fleet/sync` those of `ups_fleet.sync`."""
+    """`tests/data` has the tests of `ups.data`, `tests/fleet/sync` those of `ups_fleet.sync`, and so on."""
     for test in (ROOT / "tests").rglob("test_*.py"):
         place = test.relative_to(ROOT / "tests").parent
-        wing = {"fleet": "ups_fleet", "bench": "ups_bench"}.get(place.parts[0] if place.parts else "", "ups")
+        wing = {"fleet": "ups_fleet", "bench": "ups_bench", "apps": "ups_apps"}.get(
+            place.parts[0] if place.parts else "", "ups"
+        )
         room = place if wing == "ups" else place.relative_to(place.parts[0])
         assert (SOURCE / wing / room).is_dir(), f"{test} tests a room that is not there"
 

@@ -32,7 +32,7 @@ class OnlyTheCopy(MetaPathFinder):
         from importlib.machinery import PathFinder
 
         wing = name.partition(".")[0]
-        if wing not in ("ups", "ups_fleet", "ups_bench") or "." in name:
+        if wing not in ("ups", "ups_fleet", "ups_bench", "ups_apps") or "." in name:
             return None
         spec = PathFinder.find_spec(name, [HERE])
         if spec is None:
@@ -74,7 +74,7 @@ class Copy:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     """The instrument without the other wings."""
-    return Copy(tmp_path_factory.mktemp("instrument"), "ups_fleet", "ups_bench")
+    return Copy(tmp_path_factory.mktemp("instrument"), "ups_fleet", "ups_bench", "ups_apps")
 
 
 def free_port() -> int:
@@ -135,7 +135,7 @@ def test_the_instrument_alone_trains_on_two_ranks_of_torchrun_and_goes_on(alone:
 
 def test_the_instrument_alone_has_no_command_and_no_key_of_the_workshop(alone: Copy) -> None:
     text = alone.ups("--help")
-    for name in ("sweep", "launch", "doctor", "faults", "bundle", "bench", "track"):
+    for name in ("sweep", "launch", "doctor", "faults", "bundle", "bench", "track", "export"):
         assert not re.search(rf"│ {name} ", text), name
     keys = alone.ups("config", "show", "small.yaml")
     assert not re.search(r"^(limits|tracking|sync):", keys, re.M)
@@ -149,7 +149,7 @@ def test_the_tests_of_the_instrument_need_no_other_wing(alone: Copy) -> None:
     for name in ("tests", "docs", "configs", "pyproject.toml", "Containerfile", "README.md"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, alone.place / name)
-    for wing in ("fleet", "bench"):
+    for wing in ("fleet", "bench", "apps"):
         shutil.rmtree(alone.place / "tests" / wing)
     assert "tests/engine/test_loop.py" in alone.python(*words, "tests")
 
@@ -162,6 +162,8 @@ PLUG_INS = {
     "lightning": "ups_fleet/lightning",
     "bundle": "ups_fleet/bundle",
     "bench": "ups_bench",
+    "export": "ups_apps/export",
+    "apps": "ups_apps",
 }
 
 

@@ -134,7 +134,12 @@ class Wing:
         return None
 
 
-WINGS: Table[Wing] = Table("wings", {"fleet": "ups_fleet.wing:WING", "bench": "ups_bench.wing:WING"})
+BUILT_IN: dict[str, Wing | str] = {
+    "fleet": "ups_fleet.wing:WING",
+    "bench": "ups_bench.wing:WING",
+    "apps": "ups_apps.wing:WING",
+}
+WINGS: Table[Wing] = Table("wings", BUILT_IN)
 COMMANDS: Table[Command] = Table("commands", {})  # of packages that add nothing else
 
 

@@ -253,6 +253,6 @@ def moved(z: Tensor, way: Tensor, grid: Grid) -> Tensor:
         for axis, (n, wraps) in enumerate(zip(grid.shape, grid.periodic, strict=True), start=1):
             if wraps:
                 turns = _turns(way[:, axis - 1].float(), n)
-                turns = turns.reshape(len(z), *(turns.shape[1] if a == axis else 1 for a in range(1, z.ndim)))
+                turns = turns.reshape(z.shape[0], *(turns.shape[1] if a == axis else 1 for a in range(1, z.ndim)))
                 y = torch.fft.irfft(torch.fft.rfft(y, dim=axis) * turns, n, dim=axis)
         return y.to(z.dtype)

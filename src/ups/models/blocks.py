@@ -145,7 +145,7 @@ def split(x: Tensor, window: tuple[int, ...]) -> Tensor:
     ndim = len(window)
     shape = [part for n, w in zip(x.shape[1:-1], window, strict=True) for part in (n // w, w)]
     order = (0, *range(1, 2 * ndim, 2), *range(2, 2 * ndim + 1, 2), 2 * ndim + 1)
-    return x.reshape(len(x), *shape, x.shape[-1]).permute(order).flatten(1, ndim).flatten(2, -2)
+    return x.reshape(x.shape[0], *shape, x.shape[-1]).permute(order).flatten(1, ndim).flatten(2, -2)
 
 
 @table
@@ -160,9 +160,9 @@ def join(x: Tensor, window: tuple[int, ...], grid: Grid) -> Tensor:
     """The inverse of `split`."""
     ndim = grid.ndim
     counts = tuple(n // w for n, w in zip(grid.shape, window, strict=True))
-    x = x.reshape(len(x), *counts, *window, x.shape[-1])
+    x = x.reshape(x.shape[0], *counts, *window, x.shape[-1])
     order = (0, *(part for a in range(ndim) for part in (1 + a, 1 + ndim + a)), 2 * ndim + 1)
-    return x.permute(order).reshape(len(x), *grid.shape, x.shape[-1])
+    return x.permute(order).reshape(x.shape[0], *grid.shape, x.shape[-1])
 
 
 class WindowAttention(nn.Module):
@@ -212,7 +212,7 @@ class WindowAttention(nn.Module):
             q, k, v = (t.flatten(1, 2) for t in (q, k, v))
             out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.flatten(0, 1).unsqueeze(0))
             return torch.unflatten(out, 1, (-1, self.heads))
-        samples, (q, k, v) = len(q), (t.flatten(0, 1) for t in (q, k, v))
+        samples, (q, k, v) = q.shape[0], (t.flatten(0, 1) for t in (q, k, v))
         return torch.unflatten(functional.scaled_dot_product_attention(q, k, v, attn_mask=bias), 0, (samples, -1))
 
 
@@ -241,7 +241,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor, grid: Grid, task: str) -> Tensor:
         modulation = functional.linear(c, *affine(self.condition, task))
-        parts = modulation.reshape(len(x), *(1,) * grid.ndim, -1).chunk(6, -1)
+        parts = modulation.reshape(x.shape[0], *(1,) * grid.ndim, -1).chunk(6, -1)
         h, x = modulated_beside(x, self.norm, parts[0], parts[1])
         local, h, again = self.local.beside(h, grid)
         mixed = gated(self.mixer(h, grid), local, affine(self.open, task), again)

@@ -45,5 +45,5 @@ class ConsistencyStep(ResidualFlow):
     def sample(self, noise: Tensor | None, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
         if noise is None:
             return super().sample(None, z, last, condition)
-        drawn: Tensor = noise + self(noise, z.new_zeros(len(z)), z, last, condition)
+        drawn: Tensor = noise + self(noise, z.new_zeros(z.shape[0]), z, last, condition)
         return drawn

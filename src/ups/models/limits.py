@@ -48,7 +48,7 @@ class ValueRange:
 
     def keep(self, x: Tensor) -> Tensor:
         """Values `(B, …, C)` with what lies beyond the range brought back to its end; all others to the bit."""
-        low, high = (bound.to(x.dtype).reshape(len(x), *(1,) * (x.ndim - 2), -1) for bound in (self.low, self.high))
+        low, high = (bound.to(x.dtype).reshape(x.shape[0], *(1,) * (x.ndim - 2), -1) for bound in (self.low, self.high))
         return x.clamp(low, high)
 
 

@@ -104,7 +104,7 @@ class Holes:
     def __init__(self, mask: Tensor) -> None:
         shape = mask.shape[1:]
         if detect_fake_mode() is not None:  # shape inference knows no places; any of them costs the same
-            self.index = torch.zeros(len(mask), math.prod(shape), dtype=torch.long, device=mask.device)
+            self.index = torch.zeros(mask.shape[0], math.prod(shape), dtype=torch.long, device=mask.device)
             return
         places = [np.ravel_multi_index(nearest(cells), tuple(shape)).ravel() for cells in mask.cpu().numpy()]
         self.index = torch.as_tensor(np.stack(places), device=mask.device)

@@ -48,11 +48,11 @@ class ResidualFlow(StepNetwork):
     def sample(self, noise: Tensor | None, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
         """What is missed, in its units: drawn with `noise (B, *G, D)`, or its mean without."""
         if noise is None:
-            mean: Tensor = self(torch.zeros_like(z), z.new_zeros(len(z)), z, last, condition)
+            mean: Tensor = self(torch.zeros_like(z), z.new_zeros(z.shape[0]), z, last, condition)
             return mean
         x, steps = noise, self.config.steps
         for i in range(steps):  # the midpoint rule: two evaluations a step
-            begin, middle = (z.new_full((len(z),), (i + part) / steps) for part in (0.0, 0.5))
+            begin, middle = (z.new_full((z.shape[0],), (i + part) / steps) for part in (0.0, 0.5))
             half = x + self(x, begin, z, last, condition) / (2 * steps)
             x = x + self(half, middle, z, last, condition) / steps
         return x

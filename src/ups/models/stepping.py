@@ -39,10 +39,14 @@ class Stepping:
     def start(self) -> Tensor:
         """Tokens `(B, K, *G, D)` of the context."""
         z = self.simulator.encode_context(self.window.context, self.condition(0))
+        self.keep_near(z)
+        return z
+
+    def keep_near(self, start: Tensor) -> None:
+        """Keep the tokens of all steps near those of training and those of the context, `start (B, K, *G, D)`."""
         operator = self.simulator.operator
         row = operator.row(self.task.name)
-        self._tokens = ValueRange.of(operator.least[row], operator.most[row], z).widened(FARTHEST_TOKEN)
-        return z
+        self._tokens = ValueRange.of(operator.least[row], operator.most[row], start).widened(FARTHEST_TOKEN)
 
     def condition(self, step: int) -> Condition:
         """What drives a step."""

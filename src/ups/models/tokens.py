@@ -115,7 +115,7 @@ class TokenNetwork(Part):
         if condition.task in self.inputs.tasks:
             x = x + self.inputs(condition.inputs, condition.task, grid, condition.grid)
         mixed = self.core(x, c, grid, condition.task)
-        gain, shift = self.modulation(c).reshape(len(x), *(1,) * grid.ndim, -1).chunk(2, -1)
+        gain, shift = self.modulation(c).reshape(x.shape[0], *(1,) * grid.ndim, -1).chunk(2, -1)
         answer: Tensor = self.head(modulated(mixed, self.norm, gain, shift))
         return answer
 

@@ -75,7 +75,7 @@ class Law(ABC):
 
     def sampling_error(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """How much of the residual the grid may explain, `(B,)`."""
-        return torch.zeros(len(u), dtype=torch.float64, device=u.device)
+        return torch.zeros(u.shape[0], dtype=torch.float64, device=u.device)
 
 
 def mean_over(values: Tensor, space: tuple[int, ...], mask: Tensor | None, keepdim: bool = False) -> Tensor:

@@ -113,7 +113,7 @@ def extremes(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     below, above = torch.zeros_like(low), torch.zeros_like(high)
     for axis in range(grid.ndim):
         if grid.shape[axis] > 2:
-            line = q.movedim(axis + 1, -1).reshape(len(q), -1, grid.shape[axis])
+            line = q.movedim(axis + 1, -1).reshape(q.shape[0], -1, grid.shape[axis])
             below = below + (low + summit(-line, grid.periodic[axis])).clamp_min(0)
             above = above + (summit(line, grid.periodic[axis]) - high).clamp_min(0)
     return low - below, high + above

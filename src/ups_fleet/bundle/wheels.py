@@ -18,7 +18,7 @@ from ups.types import ConfigError, DataError
 from ups.version import __version__
 
 DISTRIBUTION = "universal-physics-stack"
-WINGS = ("ups", "ups_fleet", "ups_bench")
+WINGS = ("ups", "ups_fleet", "ups_bench", "ups_apps")
 MOMENT = (1980, 1, 1, 0, 0, 0)  # of every file: the same content gives the same bytes
 WHEEL = "Wheel-Version: 1.0\nGenerator: ups\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 # Needed to compile or to check other programs against a package, or to draw its examples; never by its own code.

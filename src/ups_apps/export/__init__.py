@@ -1,0 +1,1 @@
+"""`ups export`: a simulator in formats that need no `ups`."""

@@ -1,0 +1,43 @@
+"""`ups export`: a trained simulator in formats that need no `ups`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ups.cli.places import Place
+from ups.screen import waiting
+from ups.wings import USE, Command
+
+
+def export(run: Path, *, to: str, task: str | None = None, out: Place | None = None, overwrite: bool = False) -> None:
+    """Write a trained simulator as a file that runs without `ups`; its path is the last line printed.
+
+    `pt2` are programs of torch.export, which run with torch alone and give the same bits. The file holds a card with
+    tasks, trained ranges and licence, and what the export leaves out: ensembles, refinement, other grids.
+
+    Parameters
+    ----------
+    run
+        A run folder, or a simulator artifact.
+    to
+        pt2.
+    task
+        Which task, where the simulator knows several.
+    out
+        The file. `RUN-TASK.pt2` in this folder by default.
+    overwrite
+        Replace a file that is there.
+    """
+
+    def say(sentence: str) -> None:
+        print(f"ups: {sentence}", file=sys.stderr)
+
+    with waiting(f"exporting {run}"):
+        from ups_apps.export.export import export_run
+
+        path = export_run(run, to, task, out, overwrite, say)
+    print(path)
+
+
+COMMAND = Command("export", export, USE)
