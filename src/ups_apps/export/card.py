@@ -38,7 +38,7 @@ def card_of(simulator: Simulator, tasks: Sequence[TaskSpec], more: Mapping[str, 
 
 def _task(simulator: Simulator, task: TaskSpec) -> dict[str, Any]:
     statistics, ranges = simulator.codec.statistics_of(task), simulator.ranges()[task.name]
-    shape = simulator.codec.grids[task.name]
+    shape = simulator.codec.shapes[task.name]
     choices = {p.name: list(p.choices) for p in task.parameters if p.choices}
     return {
         "name": task.name,

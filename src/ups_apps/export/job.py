@@ -35,7 +35,7 @@ class Export:
 
     def grid(self, task: TaskSpec) -> Grid:
         """The grid that a task was trained on."""
-        return Grid(self.simulator.codec.grids[task.name], task.periodic, task.bounds)
+        return Grid(self.simulator.codec.shapes[task.name], task.periodic, task.bounds)
 
 
 class Writer(Protocol):
