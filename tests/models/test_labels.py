@@ -95,6 +95,7 @@ def test_a_dataset_has_a_variable_for_each_channel_and_is_answered_with_one(
     out = answer(sim, given.assign(depth=3.0))
     assert isinstance(out, xarray.Dataset)
     assert set(out.data_vars) == set(NAMES)
+    assert out.attrs["left_range_at"] == [0] * out.sizes["sample"], "none left what training saw"
     for i, name in enumerate(NAMES):
         assert out[name].dims == ("sample", "time", "x", "y")
         np.testing.assert_array_equal(out[name].values, truth[..., i])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,14 +68,17 @@ def test_a_step_within_what_training_saw_is_the_same_to_the_bit_with_limits_and_
     assert torch.equal(sim.simulate(given, 2), free)
 
 
-def exploded(name: str, low: float, high: float) -> Answer:
+def exploded(name: str, low: float, high: float, finer: int = 1, points: torch.Tensor | None = None) -> Answer:
     """Fifty steps of a network whose every step is a million millions too long, trained on values of a range."""
     sim = simulator(name)
     awaken(sim)
     limited(sim, name, low, high)
     with torch.no_grad():
         sim.operator.scale.fill_(1e12)
-    return sim.answer(Request(window(frames(name).abs().clamp(low, high), condition(name)), 50))
+    given = frames(name).abs().clamp(low, high)
+    for axis in range(2, given.ndim - 1):
+        given = given.repeat_interleave(finer, axis)
+    return sim.answer(Request(window(given, condition(name)), 50 if finer == 1 else 8, points))
 
 
 def test_a_rollout_whose_network_explodes_has_left_what_training_saw_at_once() -> None:
@@ -88,6 +92,28 @@ def test_no_value_of_a_rollout_whose_network_explodes_is_further_away_than_the_l
     assert out.frames.isfinite().all()
     # The guard repairs what is limited once more: a total that is kept may move all values by as much again.
     assert low - 2 * width <= float(out.frames.min()) <= float(out.frames.max()) <= high + 2 * width
+
+
+@pytest.mark.parametrize("points", [None, torch.rand(50, 2, generator=torch.Generator().manual_seed(0))])
+def test_values_on_other_cells_or_between_them_are_no_further_away_either(points: torch.Tensor | None) -> None:
+    """A curve through values at the ends of a range overshoots them between."""
+    out = exploded("reacdiff2d", 0.5, 3.0, 3 if points is None else 1, points)
+    assert -2.0 <= float(out.frames.min()) <= float(out.frames.max()) <= 5.5
+
+
+def test_details_of_a_rollout_hold_what_is_else_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = leaving()
+    sim, u0 = answering(monkeypatch, answer), frames("reacdiff2d", batch=3)[:, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = sim.rollout(u0, STEPS, details=True)
+    assert torch.equal(out.frames, answer)
+    assert (out.left_range_at, out.error) == ([None, 4, None], None)
+    assert [words.partition(", first")[0] for words in out.remarks] == [
+        "reacdiff2d: the rollout of 1 of 3 samples leaves what training has seen"
+    ]
+    named = replace(window(u0.unsqueeze(1), condition("reacdiff2d", 3)), ids=("a", "b", "c"))
+    assert "first of sample b at step 4" in sim.answer(Request(named, STEPS)).remarks[0]
 
 
 def test_the_range_reaches_as_far_as_the_states_that_are_given(monkeypatch: pytest.MonkeyPatch) -> None:

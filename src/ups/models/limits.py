@@ -160,16 +160,16 @@ def finite(frames: Tensor, nothing: Tensor | None = None) -> Tensor:
     return torch.cat(sound_frames, 2)
 
 
-def in_words(departed: Sequence[Departure], samples: int, task: TaskSpec) -> str:
-    """A sentence of the first rollout that leaves what training saw and of how many do, or nothing."""
+def in_words(departed: Sequence[Departure], samples: int, task: TaskSpec, names: Sequence[str] = ()) -> str:
+    """A sentence of the first rollout that leaves what training saw and of how many do, or nothing; `names` are those
+    of the samples, which else are numbered."""
     if not departed:
         return ""
     first, count = departed[0], len({one.sample for one in departed})
-    who = "leaves what training has seen"
+    name = names[first.sample] if names else first.sample
+    who = f"of sample {name} leaves what training has seen" if names else "leaves what training has seen"
     if samples > 1:
-        who = (
-            f"of {count} of {counted(samples, 'sample')} leaves what training has seen, first of sample {first.sample}"
-        )
+        who = f"of {count} of {counted(samples, 'sample')} leaves what training has seen, first of sample {name}"
     return (
         f"{task.name}: the rollout {who} at step {first.step}: {first.words}; frames from there on are a guess that is "
         "kept in bounds; give values like those of training, or ask for fewer steps."

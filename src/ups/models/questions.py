@@ -52,12 +52,18 @@ class UserArrays:
         """Points in the task's own coordinates as those of [0, 1)^n; None where there are none."""
         return None if points is None else places_of(points, self.window.task, self.window.grid.periodic)
 
-    def given_back(self, frames: Tensor, points: Any, ensemble: int | None) -> Any:
-        """Frames `(M, B, steps, …, C)` as the user's kind of array, with the members along a new first axis."""
+    def given_back(
+        self, frames: Tensor, points: Any, ensemble: int | None, left: Sequence[int | None] | None = None
+    ) -> Any:
+        """Frames `(M, B, steps, …, C)` as the user's kind of array, with the members along a new first axis. An xarray
+        holds in its attributes after which step each sample `left` what training saw, 0 for one that did not."""
         names, task = self.window.task.channels, self.window.task
         back = self.kind.answer_once if task.steady else self.kind.answer
         answers = [back(member, self.times, names, points is not None) for member in frames]
-        return answers[0] if ensemble is None else stacked(answers)
+        answer = answers[0] if ensemble is None else stacked(answers)
+        if left is not None and self.kind.labels is not None:
+            answer.attrs["left_range_at"] = [step or 0 for step in left]
+        return answer
 
 
 def asked_task(simulator: SimulatorLike, task: TaskSpec | str | None) -> TaskSpec:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,21 @@ class Answer:
         return first_steps(self.departed, self.frames.shape[1])
 
 
+@dataclass(frozen=True)
+class RolloutDetails:
+    """A rollout with all that is known of it, as `Simulator.rollout(…, details=True)` gives it.
+
+    `frames` and `error` are arrays of the kind that was given; `error` is None where it was not asked for.
+    `left_range_at` has for each sample the first step after which it is outside what training saw, None for one that
+    stays. `remarks` are the sentences that else are warnings.
+    """
+
+    frames: Any
+    error: Any
+    left_range_at: list[int | None]
+    remarks: tuple[str, ...]
+
+
 def answered(simulator: SimulatorLike, request: Request) -> Answer:
     """What a simulator answers; a ConfigError where it cannot, or where the frames do not fit into memory."""
     task = simulator.codec.task(request.window.task)
@@ -92,7 +108,7 @@ def answered(simulator: SimulatorLike, request: Request) -> Answer:
         left, lost = [one for one in left if not bool(over[one.sample, one.step - 1])], lost & ~over
     frames = frames if watch is None else watch.stopped(frames, request.steps)
     errors = watch.errors if watch is not None and request.error else None
-    remarks = (in_words(left, len(window), task), _lost_in_words(lost, task))
+    remarks = (in_words(left, len(window), task, window.ids), _lost_in_words(lost, task))
     return Answer(frames, errors, tuple(left), lost, tuple(filter(None, remarks)))
 
 

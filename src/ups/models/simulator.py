@@ -24,7 +24,7 @@ from ups.models.part import Part, drawn_parts
 from ups.models.points import frames_at, seen_from
 from ups.models.questions import START, asked_task, outside, to_continue, to_solve, trained_ranges, unusual, warn
 from ups.models.replay import Replays
-from ups.models.request import Answer, Request, answered
+from ups.models.request import Answer, Request, RolloutDetails, answered
 from ups.models.search import Search
 from ups.models.solving import Solution, check_alone, check_tolerance, in_double, solution_of, steady_system
 from ups.models.stepping import Stepping
@@ -183,6 +183,7 @@ class Simulator(nn.Module):
         search: Search | None = None,
         error: bool = False,
         stop_at: float | None = None,
+        details: bool = False,
     ) -> Any:
         """Continue a state.
 
@@ -203,6 +204,7 @@ class Simulator(nn.Module):
             search: Go on, at each step, from those of several draws that look least wrong.
             error: Also estimate the relative error (nRMSE) of each frame, were nothing drawn.
             stop_at: The estimated error from which on frames are NaN.
+            details: Give `RolloutDetails`: also where each sample leaves what training saw, and remarks.
 
         Returns:
             Frames `(steps, …)` or `(B, steps, …)` as the kind of array that `u0` is; with `error` also the estimates
@@ -211,15 +213,20 @@ class Simulator(nn.Module):
         Raises:
             ConfigError: What was given for has no answer, or does not fit into memory.
 
-        Warns of what lies outside the trained ranges, is unlike the training data, or is not finite.
+        Warns of what lies outside the trained ranges, is unlike the training data, or is not finite, unless details
+        are asked for.
         """
         arrays = to_continue(self, u0, steps, params, dt, task, periodic, inputs)
-        warn(arrays.remarks)
+        warn(() if details else arrays.remarks)
         places = arrays.places(points)
         answer = self.answer(Request(arrays.window, arrays.steps, places, ensemble, seed, search, error, stop_at))
+        left = answer.left_range_at
+        frames = arrays.given_back(answer.frames, points, ensemble, left)
+        errors = None if answer.errors is None else arrays.kind.per_step(answer.errors, arrays.times)
+        if details:
+            return RolloutDetails(frames, errors, left, (*arrays.remarks, *answer.remarks))
         warn(answer.remarks)
-        frames = arrays.given_back(answer.frames, points, ensemble)
-        return frames if answer.errors is None else (frames, arrays.kind.per_step(answer.errors, arrays.times))
+        return frames if errors is None else (frames, errors)
 
     def solve(
         self,

@@ -91,12 +91,11 @@ class Stepping:
             after = self._tokens.keep(after)
         state = LatentState(after, self.grid)
         own = self.simulator.codec.decode(state, self.task)
-        own = own if self.values is None else self.values.keep(own)
+        own = self.limited(own)
         if self.points is not None and not self.laws and self.holes is None:
             return self._next(z, after), self._at_points(self.points, own, state, condition)
-        self.unrepaired = raw = self.refined(
-            self.simulator.codec.brought_to(own, self.task, state, self.grid.shape), condition
-        )
+        raw = self.refined(self.simulator.codec.brought_to(own, self.task, state, self.grid.shape), condition)
+        self.unrepaired = raw = raw if raw is own else self.limited(raw)  # a curve through values may overshoot them
         frame = repaired(raw, self.laws, self.reference, self.grid, self.window.mask, self.aims)
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)
@@ -137,8 +136,13 @@ class Stepping:
         return self.bounded(values)
 
     def bounded(self, values: Tensor) -> Tensor:
-        """Values at points `(B, P, C)` kept within the bounds of the guarding laws, also between cells."""
-        return repaired(values, self.bounds, self.reference, self.grid, aims=self.bound_aims)
+        """Values at points `(B, P, C)` kept in their range and within the bounds of the guarding laws, also between
+        cells."""
+        return repaired(self.limited(values), self.bounds, self.reference, self.grid, aims=self.bound_aims)
+
+    def limited(self, values: Tensor) -> Tensor:
+        """Values `(B, …, C)`, none further beyond the range of training than is allowed."""
+        return values if self.values is None else self.values.keep(values)
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:
         """A frame, or values at points, as the other parts correct it."""
