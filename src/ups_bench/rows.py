@@ -108,8 +108,7 @@ class BenchRow:
             changes[f"{stage}.train.seconds"] = seconds * minutes / own
         for stage, steps in self.steps_of(budget).items():
             changes |= {f"{stage}.train.seconds": None, f"{stage}.train.steps": steps}
-        if budget.baselines:
-            changes["evaluation.baselines"] = list(budget.baselines)
+        changes["evaluation.baselines"] = list(budget.baselines)  # whatever stands beside other runs
         if budget.device is not None:
             changes["device"] = budget.device
             changes |= {f"data.{label}.device": budget.device for label in self.config.data}

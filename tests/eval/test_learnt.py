@@ -103,7 +103,7 @@ def test_a_field_that_a_linear_model_foretells_better_is_named_whatever_the_mean
     two, still, ours = {"u": WAVES, "v": WAVES}, {"u": 1.0, "v": 1.0}, {"u": 0.01, "v": 0.05}
     assert verdict(two, ours, still, {"u": 0.5, "v": 0.06}) == "learnt"
     words = verdict(two, ours, still, {"u": 0.5, "v": 0.04})
-    assert words.startswith("learnt, but not v: worse than a linear model of neighbouring cells (0.")
+    assert words.startswith("learnt, but not v: worse than a linear model (0.")
     assert verdict(two, ours, still, {"u": 0.5, "v": np.nan}) == "learnt", "one that is lost is worse than any"
     assert verdict(two, {"u": 1e-9, "v": 0.0}, still, {"u": 0.0, "v": 0.0}) == "learnt", "no more than rounding"
 

@@ -44,6 +44,7 @@ def test_a_field_that_is_zero_throughout_is_compared_with_its_usual_size() -> No
     model.fit([trained])
     assert model.usual.item() == pytest.approx(trained.context.std().item(), rel=0.5)
     still = replace(trained, context=torch.zeros_like(trained.context), targets=torch.zeros_like(trained.targets))
+    model.modes = None  # six trajectories are few
     with torch.no_grad():
         model.weight.zero_()
         model.weight[-1] = 1.0  # a rate of 1: an error of 0.1, 0.2, 0.3, 0.4 after each step of 0.1
@@ -61,7 +62,9 @@ def test_cells_that_do_not_count_are_not_fitted_to() -> None:
         window.inputs[:, 4] = 0
     bad.targets[:, :, 4] *= torch.rand(6, 4, 1)  # near by it is seen, as what stands there
     models = [LinearBaseline(task, 1) for _ in range(2)]
-    drawn = [model._drawn(w, torch.Generator().manual_seed(0)) for model, w in zip(models, (good, bad), strict=True)]
+    drawn = [
+        model._drawn(w, 2**13, torch.Generator().manual_seed(0)) for model, w in zip(models, (good, bad), strict=True)
+    ]
     assert torch.equal(drawn[0][:, -1], drawn[1][:, -1]), "the rates of change of the others are what they were"
 
 
@@ -75,3 +78,26 @@ def test_of_steady_states_there_is_no_linear_model() -> None:
     assert not BASELINES["linear"].applies(TASKS["darcy2d"])
     assert BASELINES["linear"].applies(TASKS["burgers1d"])
     assert BASELINES["fno"].applies(TASKS["darcy2d"])
+
+
+def travelling(samples: int, seed: int) -> Window:
+    """Three waves on 64 cells, each at a speed of its own so fast that no cell around says where it comes from."""
+    rng, x = torch.Generator().manual_seed(seed), 2 * torch.pi * torch.arange(64) / 64
+    size, phase = (torch.rand(samples, 3, 1, 1, generator=rng) for _ in range(2))
+    k, turn = torch.tensor([1.0, 2, 3])[:, None, None], torch.tensor([1.0, 2.5, 0.7])[:, None, None]
+    time = torch.arange(12.0)[:, None]
+    values = (size * torch.cos(k * x - turn * time + 6 * phase)).sum(1)[..., None] + 5
+    inputs, facts = torch.zeros(samples, 64, 0), (torch.zeros(samples, 1), torch.full((samples,), 0.1))
+    return Window(TASKS["burgers1d"], values[:, :2], values[:, 2:], inputs, *facts, grid_of(inputs, (True,)))
+
+
+def test_of_few_trajectories_a_linear_rule_for_modes_is_taken_where_validation_says_so() -> None:
+    model, test = LinearBaseline(TASKS["burgers1d"], 2), travelling(3, 2)
+    model.fit([travelling(8, 0)], [travelling(2, 1)])
+    assert model.modes is not None, "no rule for neighbours holds for waves of three speeds"
+    assert (model.predict(test, 10) - test.targets).abs().max() < 1e-3
+    finer = replace(test, context=test.context.repeat_interleave(2, 2), inputs=torch.zeros(3, 128, 0))
+    assert model.predict(finer, 3).shape == (3, 3, 128, 1), "of another grid the rule for neighbours is left"
+    local = LinearBaseline(TASKS["burgers1d"], 1)
+    local.fit([heat(TASKS["burgers1d"], 2, 5)], [heat(TASKS["burgers1d"], 4, 9)])
+    assert local.modes is None, "two trajectories do not hold all modes of heat"

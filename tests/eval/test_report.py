@@ -191,7 +191,7 @@ def test_a_task_is_not_learnt_where_a_linear_model_foretells_it_better(linear: f
     other = Scored(evaluate(Oracle(w, linear, "linear"), [w], P))
     shown = report(replace(made, baselines=(*made.baselines, other)))
     error = number(other.evaluation.score)
-    wanted = f"NOT LEARNT: worse than a linear model of neighbouring cells ({error}) after 2000 training steps"
+    wanted = f"NOT LEARNT: worse than a linear model ({error}) after 2000 training steps"
     assert shown.headline()[1][-1] == ("learnt" if good else wanted)
     assert shown.page().lead.endswith("every task is learnt." if good else "NOTHING is learnt.")
     assert shown.find("burgers1d", "ups", "learnt", "verdict").value == float(good)

@@ -120,7 +120,8 @@ def evaluate(
     params
         For example nu=0.02,rho=1: new trajectories are made at these values; with --file, what the simulator is told.
     baselines
-        fno, uno, linear, or several (fno,linear): made of the run's data, networks in the same time, to stand beside.
+        fno, uno, linear, or several (fno,linear): made of the run's data, networks in the same time, to stand beside;
+        '' for none. By default those of the run that need no training.
     samples
         Only the first so many trajectories; 16 where they are made, all otherwise.
     out
@@ -139,7 +140,7 @@ def evaluate(
             split=split,
             resolution=_whole_numbers(resolution),
             params=assignments(params),
-            baselines=tuple(word.strip() for word in (baselines or "").split(",") if word),
+            baselines=None if baselines is None else tuple(word.strip() for word in baselines.split(",") if word),
             samples=samples,
             out=out,
             device=device,

@@ -24,12 +24,15 @@ class Baseline:
         require: Called before anything is trained; raises a ConfigError that says what to install if it is missing.
         applies: Whether there can be one for a task.
         about: What the report says of it. Empty for a network that is trained for as long as ours.
+        solved: It is no network but solved for, and cheap: its `fit` is given some training windows, and some of
+            validation to choose by, with as many frames of context as `make`.
     """
 
     make: Callable[[TaskSpec, int, int], TrainedPredictor]
     require: Callable[[], None]
     applies: Callable[[TaskSpec], bool] = lambda _: True
     about: str = ""
+    solved: bool = False
 
     def untrained(self, task: TaskSpec, context: int, parameters: int, seed: int) -> TrainedPredictor:
         """The untrained model, its weights decided by `seed`; the global random generator is left as it was."""
@@ -62,12 +65,16 @@ def _linear() -> Baseline:
 
         return LinearBaseline(task, context)
 
-    about = "linear: a linear model of neighbouring cells in the given frames, by least squares on the training data"
-    return Baseline(make, lambda: None, lambda task: not task.steady, f"{about}, for tasks that change in time.")
+    about = (
+        "linear: a linear model of neighbouring cells in the given frames, by least squares on some of the training "
+        "data, or of the modes of whole fields where there are few trajectories, as validation data choose"
+    )
+    return Baseline(make, lambda: None, lambda task: not task.steady, f"{about}; for tasks that change in time.", True)
 
 
 BUILT_IN: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno"), "linear": _linear()}
 BASELINES: Table[Baseline] = Table("baselines", BUILT_IN)
+USUAL = ("linear",)  # beside every run that does not say otherwise
 
 
 def require(names: Iterable[str]) -> None:

@@ -111,7 +111,7 @@ class NeuralOpBaseline(nn.Module):
         """Real numbers that are learnt: a complex weight is two."""
         return sum(p.numel() * (2 if p.is_complex() else 1) for p in self.parameters())
 
-    def fit(self, windows: Iterable[Window]) -> None:
+    def fit(self, windows: Iterable[Window], valid: Iterable[Window] = ()) -> None:  # noqa: ARG002  (nothing to choose)
         """Take mean and deviation of frames, of increments, of inputs and of conditions from training windows."""
         frames, steps, inputs, numbers = (_Moments() for _ in range(4))
         for window in windows:

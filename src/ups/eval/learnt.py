@@ -92,11 +92,14 @@ def _no_better_than_any(
 
 
 def _worse_than_linear(mine: Evaluation, linear: Evaluation | None, channels: Sequence[int]) -> str:
-    """Words where a linear model has the lower error over some channels; none where ours is but rounding."""
+    """Words where a linear model has the lower error over some channels, on the trajectories that it was judged on;
+    none where ours is but rounding."""
     if linear is None:
         return ""
-    errors, theirs = _errors_of(mine, channels).mean(), _errors_of(linear, channels).mean()
-    return f"worse than a linear model of neighbouring cells ({theirs:.4g})" if max(theirs, ROUNDING) < errors else ""
+    errors, theirs = _errors_of(mine, channels), _errors_of(linear, channels)
+    if len(theirs) < len(errors):
+        errors = errors[[mine.marks.index(mark) for mark in linear.marks]]
+    return f"worse than a linear model ({theirs.mean():.4g})" if max(theirs.mean(), ROUNDING) < errors.mean() else ""
 
 
 def _errors_of(e: Evaluation, channels: Sequence[int]) -> Array:

@@ -55,7 +55,7 @@ def demo(
     filled = {label: {**data.model_dump(), "file": str(files[label])} for label, data in settings.data.items()}
     judged = settings.evaluation.model_dump()
     if available():  # an FNO beside ours, trained for the same time on top
-        judged["baselines"] = judged["baselines"] or ("fno",)
+        judged["baselines"] = (*judged["baselines"], *({"fno"} - {*judged["baselines"]}))
     settings = run_config().model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
     runs = [carry_out(settings, screen, Start(overwrite=True, before=("data", made)))]
     if ensemble is not None and runs[0][1].ending in FINISHED:

@@ -16,7 +16,7 @@ from ups.data.splits import PARTS
 from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition
 from ups.engine.ranks.dist import device_of
-from ups.eval.baselines import require
+from ups.eval.baselines import BASELINES, require
 from ups.eval.gates import decide
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
@@ -51,7 +51,7 @@ class Question:
     split: str = "test"
     resolution: tuple[int, ...] = ()
     params: Mapping[str, float | str] = field(default_factory=dict)
-    baselines: tuple[str, ...] = ()
+    baselines: tuple[str, ...] | None = None
     samples: int | None = None
     out: Path | None = None
     device: str = "auto"
@@ -82,7 +82,7 @@ def evaluate_run(run: Path, question: Question, screen: Screen) -> tuple[Path, R
     own = out == folder.folder
     champion = Champion.at(config.champion) if own and config.champion else None
     champion = champion if champion is not None and champion.simulator else None  # it may be gone
-    judge = Judge(config, simulator, cost, device, screen, question.baselines, champion)
+    judge = Judge(config, simulator, cost, device, screen, _baselines(config, question), champion)
     judge.warnings.extend(artifact.strangers(simulator.origins))
     with ExitStack() as stack:
         session = Session(folder, config, judge, question, stack)
@@ -281,7 +281,7 @@ def _check(config: RunConfig, simulator: Simulator, question: Question) -> None:
         raise ConfigError("a file is judged whole; leave --split out, or leave --file out.")
     if question.samples is not None and question.samples < 2:
         raise ConfigError(f"an error needs at least 2 samples for its interval, not {question.samples}.")
-    require(question.baselines)
+    require(question.baselines or ())
     if question.file is None:
         if question.task is not None and question.task not in simulator.codec.tasks:
             known = ", ".join(simulator.codec.tasks)
@@ -306,7 +306,7 @@ def _cost(folder: RunDir, simulator: Simulator, device: str) -> Cost:
 def _place(folder: RunDir, config: RunConfig, question: Question) -> Path:
     """The run's folder if its own report is made again, with nothing missing; else one of its own within it."""
     special = question.file or question.resolution or question.params or question.samples or question.task
-    if not special and question.split == "test" and set(config.evaluation.baselines) <= set(question.baselines):
+    if not special and question.split == "test" and set(config.evaluation.baselines) <= {*_baselines(config, question)}:
         return folder.folder
     name = question.split
     if question.file:  # another file of the same name elsewhere has another name here
@@ -314,6 +314,13 @@ def _place(folder: RunDir, config: RunConfig, question: Question) -> Path:
     words = [name, Path(question.task or "").stem]
     words += ["x".join(map(str, question.resolution)), *(f"{k}{v}" for k, v in question.params.items())]
     return folder.folder / "evaluations" / "-".join(w for w in words if w)
+
+
+def _baselines(config: RunConfig, question: Question) -> tuple[str, ...]:
+    """The baselines that are asked for; else those of the run that need no training."""
+    if question.baselines is not None:
+        return question.baselines
+    return tuple(name for name in config.evaluation.baselines if BASELINES[name].solved)
 
 
 def _fact(parts: Sequence[Trajectories], samples: str) -> DataFact:

@@ -14,7 +14,7 @@ from ups.data.sampler import Mix
 from ups.definition import Definition
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
-from ups.eval.baselines import BASELINES
+from ups.eval.baselines import BASELINES, USUAL
 from ups.models.config import FORECASTER, NetworkConfig, SimulatorConfig
 from ups.run.data.data_config import DataConfig, GenerateConfig, known
 from ups.run.data.params import single
@@ -47,9 +47,9 @@ class EvalConfig(Config):
     given: int | None = Field(default=None, ge=1)
     """True frames shown before a judged rollout starts; at least the context, and null means the context. Set it to
     compare simulators of different context on the same frames."""
-    baselines: tuple[str, ...] = ()
-    """Models to compare with, trained on the same data: fno and uno for as long as ours (they need the extra
-    `baselines`), linear in seconds."""
+    baselines: tuple[str, ...] = USUAL
+    """Models to compare with, made from the same data: linear in seconds, fno and uno trained for as long as ours (they
+    need the extra `baselines`); `[]`: none."""
     zero_shot: tuple[Annotated[int, Field(ge=2)], ...] = ()
     """Finer grids to judge on, as multiples of the trained resolution: 2 has twice the cells per axis."""
     unseen: dict[str, tuple[dict[str, float | str], ...]] = Field(default_factory=dict)

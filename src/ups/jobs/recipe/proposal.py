@@ -181,7 +181,7 @@ def _text(head: Sequence[str], settings: Mapping[str, Any], sets: Sequence[DataP
     several = ["# mix: {policy: weights, weights: {TASK: 1, …}}   # how often each task is drawn; evenly by default"]
     more = [
         *(several if len(sets) > 1 else []),
-        "# evaluation: {zero_shot: [2], baselines: [linear]}  # also on a grid twice as fine; beside a linear model",
+        "# evaluation: {zero_shot: [2], baselines: [linear, fno]}  # also on a grid twice as fine; beside an FNO too",
         "# plan: [codec, operator, residual, consistency]     # learn ensembles too (docs/howto-ensembles.md)",
     ]
     return "\n".join((*head, *lines, *more)) + "\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ from ups.run.judging.champion import Champion, digest_of
 from ups.run.judging.eval_sets import EvalSet, by_length, exams, outside_of
 from ups.run.judging.extra_scores import ScoredSimulator, refinement_scores, search_scores, trust_scores
 from ups.run.judging.long_rollouts import long_rollouts
+from ups.run.judging.rival_plan import RivalPlan
 from ups.run.judging.rollout_watch import RolloutWatch
 from ups.run.judging.training_mean import training_mean
 from ups.run.load import load
@@ -41,7 +44,7 @@ from ups.run.order import drawn_in, windows_of
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numeric_params
-from ups.types import CHAMPION, OURS, TaskSpec
+from ups.types import CHAMPION, OURS, TaskSpec, counted
 
 # Percent of the judging of a task that is done after rollouts, the codec alone, ensembles and estimates of errors.
 ROLLOUTS, CODEC, TRUST, ALL = 35, 40, 95, 100
@@ -64,6 +67,8 @@ class Judge:
     baselines: Sequence[str] = ()
     champion: Champion | None = None  # a run that ours is held against
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    plans: dict[str, RivalPlan] = field(default_factory=dict)  # of baselines that are solved for, on the present task
 
     def __post_init__(self) -> None:
         plain = predictor_of(self.simulator, self.device)
@@ -84,7 +89,7 @@ class Judge:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
         self._show(exam, 0)
         kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
-        rivals = [*self._before(exam), *(self._trained(kind, data) for kind in kinds if data is not None)]
+        rivals = [*self._before(exam), *(self._rival(kind, data, exam) for kind in kinds if data is not None)]
         self.watch.taken(), self.watch.taken_left()  # of exams before this one
         with reporting(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
@@ -138,7 +143,7 @@ class Judge:
             seed=c.seed,
             data=tuple(facts),
             warnings=tuple(self.warnings),
-            notes=notes_on(self.baselines, self.seconds, self.cost.seconds, len(self.simulator.tasks)),
+            notes=(*notes_on(self.baselines, self.seconds, self.cost.seconds, len(self.simulator.tasks)), *self.notes),
             on=on,
         )
 
@@ -162,12 +167,13 @@ class Judge:
     def _entries(self, exam: EvalSet, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Scored]:
         """Ours, the rivals, persistence."""
         judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
-        return [
-            Scored(
-                evaluate(who, self._windows(exam), self.protocol, exam.split, examples if who is self.ours else 0), cost
-            )
-            for who, cost in judged
-        ]
+        scored = []
+        for who, cost in judged:
+            plan, windows = self.plans.get(who.name), self._windows(exam)
+            windows = windows if plan is None else plan.of_all(windows, exam.count)
+            shown = examples if who is self.ours else 0
+            scored.append(Scored(evaluate(who, windows, self.protocol, exam.split, shown), cost))
+        return scored
 
     def _before(self, exam: EvalSet) -> list[tuple[Predictor, Cost]]:
         """The simulator that was started from, where it knew the task: has it been forgotten?"""
@@ -187,6 +193,26 @@ class Judge:
         who = predictor_of(other, self.device, CHAMPION)
         own = dataclasses.replace(self.protocol, context=self.config.evaluation.given_to(other.context))
         return Scored(evaluate(who, self._windows(exam), own, exam.split, 0), Cost())
+
+    def _rival(self, kind: str, data: DataSet, exam: EvalSet) -> tuple[Predictor, Cost]:
+        """A baseline of one task."""
+        return self._solved(kind, data, exam) if BASELINES[kind].solved else self._trained(kind, data)
+
+    def _solved(self, kind: str, data: DataSet, exam: EvalSet) -> tuple[Predictor, Cost]:
+        """A baseline that is solved for, from as little of the data as its plan says."""
+        given, length, cells = self.protocol.context, int(exam.part.lengths.max()), math.prod(exam.part.shape)
+        frames, seconds = max(1, length - given), planned_seconds(self.config) / len(self.simulator.tasks)
+        plan = RivalPlan.of(data.task, cells, given, frames, exam.count, seconds)
+        self.plans[kind] = plan
+        if plan.judged < exam.count:
+            few = f"{plan.judged} of {counted(exam.count, 'trajectory')}"
+            self.notes.append(f"{data.task.name}: {kind} is judged on {few}, so that it costs little.")
+        began = time.perf_counter()
+        model = BASELINES[kind].untrained(data.task, plan.context, self.cost.params, self.config.seed)
+        model.fit(plan.windows(data.parts("train")), plan.windows_to_choose(data.parts("valid")))
+        cost = Cost(model.parameter_count, 0, time.perf_counter() - began, "cpu")
+        model.module.to(self.device).eval()
+        return ModulePredictor(model.name, self.device, model.predict), cost
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
@@ -250,6 +276,11 @@ def _knows(simulator: Simulator, task: TaskSpec) -> bool:
     if own is None:
         return False
     return (own.channels, own.given, numeric_params(own)) == (task.channels, task.given, numeric_params(task))
+
+
+def planned_seconds(config: RunConfig) -> float:
+    """The seconds of training that a config asks for, of all stages together; those trained by steps count as none."""
+    return sum(config.stage(name).train.seconds or 0.0 for name in config.plan)
 
 
 def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:
