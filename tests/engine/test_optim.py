@@ -14,7 +14,7 @@ from torch import nn
 from ups.engine import one_pass
 from ups.engine.muon import Muon
 from ups.engine.one_pass import OnePass
-from ups.engine.optim import Ema, Optimizer, clip, decays, move_towards, trained
+from ups.engine.optim import Ema, HostAdamW, Optimizer, clip, decays, move_towards, trained
 from ups.engine.train import RivalTrainConfig, TrainConfig
 from ups.types import ConfigError
 
@@ -31,6 +31,25 @@ def give_gradients(module: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for p in module.parameters():
         p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+
+
+def test_the_host_moves_weights_to_the_bits_of_torch_s_own_fused_adamw() -> None:
+    ours, theirs = net(), net()
+    member = Optimizer(ours, lr=1e-2, weight_decay=0.1).members[0]
+    other = Optimizer(theirs, lr=1e-2, weight_decay=0.1).members[0]
+    assert isinstance(member, HostAdamW)
+    assert isinstance(other, HostAdamW)
+    torchs = other.of_torch()
+    pairs: list[tuple[nn.Module, Any]] = [(ours, member), (theirs, torchs)]
+    for step in range(5):
+        for module, optimizer in pairs:
+            give_gradients(module, seed=step)
+            optimizer.step()
+        for rate in (member.lr, other.lr):
+            rate.fill_(1e-2 / (step + 2))
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    state = torchs.state_dict()["state"]
+    assert [len(values) for values in state.values()] == [3] * len(state)
 
 
 def test_the_rate_of_a_rival_may_be_halved_instead_as_steplr_does() -> None:

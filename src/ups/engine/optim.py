@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from ups.engine.muon import Muon
 from ups.engine.one_pass import OnePass
@@ -46,6 +47,48 @@ def clip(gradients: list[Tensor], norm: Tensor, most: float) -> None:
 def shrinking(norm: Tensor, most: float) -> Tensor:
     """The factor that clips a gradient of this norm to `most`."""
     return (most / (norm + 1e-6)).clamp(max=1.0)
+
+
+class HostAdamW:
+    """`torch.optim.AdamW` for real numbers on the host: its fused kernel, called without the class around it, which
+    imports torch's compiler where the first is made, and that takes nearly as long as all of torch."""
+
+    def __init__(self, groups: Sequence[dict[str, Any]], lr: Tensor, betas: tuple[float, float]) -> None:
+        self.param_groups = [{**group, "fused": True, "capturable": False} for group in groups]
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        self.lr, self.betas = lr, betas
+        self.grad_scale: Tensor | None = None  # what a GPU's kernel is told; here clipping and skipping come before
+        self.found_inf: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move the weights that have a gradient."""
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            of = [self.state[p] for p in moved]
+            adam(
+                moved,
+                [p.grad for p in moved],
+                [values["exp_avg"] for values in of],
+                [values["exp_avg_sq"] for values in of],
+                [],
+                [values["step"] for values in of],
+                fused=True,
+                decoupled_weight_decay=True,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=self.lr,
+                weight_decay=group["weight_decay"],
+                eps=1e-8,
+                maximize=False,
+            )
+
+    def of_torch(self) -> torch.optim.AdamW:
+        """Torch's own optimizer of the same weights, rate and state, for whoever needs one."""
+        own = torch.optim.AdamW(self.param_groups, lr=self.lr, betas=self.betas)
+        own.state.update(self.state)
+        return own
 
 
 class Optimizer:
@@ -89,13 +132,16 @@ class Optimizer:
             members = (([self.named[n] for n in ns], weight_decay * side) for ns, side in sides if ns)
             return [{"params": [self.twins.get(p, p) for p in ps], "weight_decay": pull} for ps, pull in members]
 
-        self.members: list[torch.optim.Optimizer] = []  # those that can skip a step by themselves
+        self.members: list[torch.optim.Optimizer | HostAdamW] = []  # those that can skip a step by themselves
         self.guarded: list[torch.optim.Optimizer] = []  # those that are run at the base rate and then scaled
         self.muon = _muon({self.named[n]: weight_decay * decay[n] for n in hidden}) if kind == "muon" else None
         self.one_pass = OnePass({n: (p, weight_decay * decay[n]) for n, p in large.items()}, betas) if large else None
         if rest:
-            adamw = torch.optim.AdamW(groups(rest), lr=self.lr, betas=betas, fused=True, capturable=on_gpu)
-            self.members.append(adamw)
+            self.members.append(
+                torch.optim.AdamW(groups(rest), lr=self.lr, betas=betas, fused=True, capturable=True)
+                if on_gpu
+                else HostAdamW(groups(rest), self.lr, betas)
+            )
         if wave:  # fused AdamW knows no complex numbers
             self.guarded.append(torch.optim.AdamW(groups(wave), lr=lr, betas=betas, capturable=on_gpu))
         for member in self.members + self.guarded:
@@ -137,9 +183,9 @@ class Optimizer:
             twin.grad = None if p.grad is None else torch.cat((p.grad.flatten(), twin.new_zeros(len(twin) - p.numel())))
             twin[: p.numel()].copy_(p.flatten())
         for member in self.members:
-            member.found_inf = (~ok).float() if ok.is_cuda else None  # type: ignore[attr-defined]
+            member.found_inf = (~ok).float() if ok.is_cuda else None  # type: ignore[union-attr]
             member.step()
-            member.grad_scale = None  # type: ignore[attr-defined]
+            member.grad_scale = None  # type: ignore[union-attr]
         for p, twin in self.twins.items():
             p.copy_(twin[: p.numel()].view_as(p))
         for member in self.guarded:
@@ -195,7 +241,7 @@ def _muon(pulls: Mapping[Tensor, float]) -> Muon:
     return Muon(list(pulls), list(pulls.values()))
 
 
-def _materialise(member: torch.optim.Optimizer) -> None:
+def _materialise(member: torch.optim.Optimizer | HostAdamW) -> None:
     """Make the state that the first step would make, so that no step allocates any."""
     for group in member.param_groups:
         for p in group["params"]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ups.config import fingerprint
 from ups.engine.learner import matrix_products
-from ups.engine.optim import Ema, Optimizer, trained
+from ups.engine.optim import Ema, HostAdamW, Optimizer, trained
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError
 from ups.engine.validation import measure
@@ -119,7 +119,8 @@ class StageModule(LightningModule):
         if self._is_sharded and c.optimizer == "muon":
             raise ConfigError("optimizer muon needs whole matrices, and FSDP cuts them; use adamw, or strategy ddp.")
         engine = Optimizer(module, c.optimizer, c.lr, c.weight_decay, c.betas)
-        optimizer = engine.members[0] if self._is_sharded else EngineOptimizer(engine)
+        optimizer: Any = engine.members[0] if self._is_sharded else EngineOptimizer(engine)
+        optimizer = optimizer.of_torch() if isinstance(optimizer, HostAdamW) else optimizer
         steps = c.steps or 1
         rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: c.share(step / steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
