@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Vast's own client, in an environment of its own: its releases pin versions that ours contradict. Tests skip without.
 VASTAI := vastai==1.9.1
 
-.PHONY: demo test whole lint audit oracle bench clean
+.PHONY: demo test whole lint audit oracle bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/ups demo
@@ -43,6 +43,11 @@ oracle: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,bench]'
 	$(BIN)/ups bench generate --json benchmarks/generate.json
+
+# The site, as a folder that opens without a network: build/site/index.html. A link or page that leads nowhere ends it.
+docs: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
