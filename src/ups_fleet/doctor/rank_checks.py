@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 from collections.abc import Callable
@@ -14,14 +13,13 @@ from typing import Any
 from ups.rundir import RunDir
 from ups_fleet.doctor.findings import Finding, bad, doubtful, good
 from ups_fleet.doctor.machine_checks import own_folder
-from ups_fleet.fault_tests.case import LAST_STAGE, CaseResult, FaultCase, Strategy
+from ups_fleet.fault_tests.case import CaseResult, FaultCase, Strategy
 from ups_fleet.fault_tests.faults import FAULTS
 from ups_fleet.fault_tests.lab import NEEDED, Lab, reference_of
+from ups_fleet.fault_tests.losses import NEAR, largest_gap, losses
 from ups_fleet.supervise.forked_functions import FunctionName, Result, failure_of, run_copy, run_ranks
 from ups_fleet.supervise.network import is_private
 
-# How far apart losses and gradients of one process and of several may be: sums in another order, nothing else.
-NEAR = {"cpu": 1e-6, "cuda": 1e-5}
 GROUP = "ranks"
 # What the server that ranks are forked from imports for them, beside torch.
 PRELOAD = (*NEEDED, "ups_fleet.doctor.rank_exercises", "ups_fleet.doctor.model_exercises")
@@ -30,8 +28,8 @@ STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp")
 EXERCISES = {
     "nothing": ("F13", "undisturbed"),
     "memory": ("F1", "oom backward, one"),
-    "turned bit": ("F11", "flip"),
-    "one rank": ("F12", "resized"),
+    "kill": ("F6", "kill after a save"),
+    "turned bit": ("F12", "resized past a turned bit"),
 }
 EXCHANGES = "ups_fleet.doctor.rank_exercises"
 DISK = 15.0  # seconds to make, copy or remove a small folder
@@ -44,7 +42,6 @@ class RankChecks:
         self.ranks, self.device, self.folder, self.limit = ranks, device, folder, limit
         self.kind = device.partition(":")[0]
         self.calm: dict[str, RunDir] = {}  # undisturbed runs, by strategy
-        self.killed: CaseResult | None = None  # the run of which a rank was killed
         self.lab: Lab | None = None
         self._open = contextlib.ExitStack()
 
@@ -173,12 +170,12 @@ class RankChecks:
         return good(words, gap=gap)
 
     def checkpoint(self) -> Finding:
-        """Go on from a checkpoint that is not the newest, whose bit was turned, and with one rank: the same."""
-        advice = f"checkpoints cannot be trusted in {self.folder}; choose another disk (`out:`)."
-        self.killed, fewer = self._disturbed(("turned bit", "fsdp"), ("one rank", "fsdp"))
-        if words := "; ".join((*self.killed.broken, *fewer.broken)):
-            return bad(words, advice)
-        return good(f"{self.ranks} ranks → {self.ranks}: same bits; → 1: within 1e-4; a turned bit is noticed")
+        """A run that was stopped goes on with one rank, from a checkpoint before the newest, whose bit was turned."""
+        [result] = self._disturbed(("turned bit", "fsdp"))
+        if result.broken:
+            return bad("; ".join(result.broken), self._distrust())
+        words = f"{self.ranks} ranks → 1: losses within {NEAR[self.kind]:.0e}, from the one before it"
+        return good(f"a turned bit is noticed; {words}")
 
     def memory_fault(self) -> Finding:
         """Memory that is short once on one rank, in both strategies: the same simulator in the end."""
@@ -192,13 +189,18 @@ class RankChecks:
         return good(f"out of memory on rank {rank}: {words}")
 
     def killed_rank(self) -> Finding:
-        """A rank that is killed under the supervisor of runs: that of the run whose checkpoint was damaged."""
-        result = self.killed or self._disturbed(("turned bit", "fsdp"))[0]
+        """A rank that is killed under the supervisor of runs: noticed, and started again to the same bits."""
+        [result] = self._disturbed(("kill", "fsdp"))
         if result.broken:
-            advice = "a run would not survive a lost rank here; look at /dev/shm and the limit of processes."
-            return bad("; ".join(result.broken), advice)
+            back = result.starts == 2 and result.endings[-1:] == ["SUCCESS"]
+            lost = "a run would not survive a lost rank here; look at /dev/shm and the limit of processes."
+            return bad("; ".join(result.broken), self._distrust() if back else lost)
         seconds, rank = result.detection or 0.0, result.case["faults"][0]["rank"]
-        return good(f"rank {rank} was noticed after {seconds:.1f} s and started again", detection=seconds)
+        words = f"rank {rank} was noticed after {seconds:.1f} s and started again: same bits"
+        return good(words, detection=seconds)
+
+    def _distrust(self) -> str:
+        return f"checkpoints cannot be trusted in {self.folder}; choose another disk (`out:`)."
 
     def close(self) -> None:
         """No folder is left."""
@@ -218,7 +220,7 @@ class RankChecks:
         case = FAULTS[EXERCISES[name]].case(random.Random(0), world, strategy)
         assert case is not None
         device = {} if self.kind == "cpu" else {"device": self.device}
-        onto = 1 if name == "one rank" else None
+        onto = 1 if name == "turned bit" else None
         return replace(case, changes={**case.changes, **device}, onto=onto)
 
     def _calm(self, strategy: Strategy) -> RunDir | str:
@@ -247,27 +249,8 @@ class RankChecks:
         return "try GLOO_SOCKET_IFNAME=lo, and let the firewall pass what this machine sends itself."
 
 
-def losses(run: RunDir) -> list[tuple[float, float]]:
-    """The loss and the gradient norm of every step of the last stage of a run.
-
-    In the first one some gradients are only rounding, of which an optimizer makes steps as large as any.
-    """
-    rows = [json.loads(text) for text in run.metrics.read_text().splitlines()]
-    names = f"{LAST_STAGE}/loss", f"{LAST_STAGE}/gradient"
-    return [(row[names[0]], row[names[1]]) for row in rows if row.keys() >= set(names)]
-
-
 def _simulator(run: RunDir) -> bytes:
     return run.artifact("simulator").read_bytes()
-
-
-def largest_gap(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> float:
-    """The largest relative difference between two trainings' losses and gradient norms; inf if their steps differ."""
-    if len(a) != len(b) or not a:
-        return float("inf")
-    pairs = [(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two, strict=True)]
-    worst = max(abs(x - y) / max(abs(y), 1e-30) for x, y in pairs)
-    return worst if worst == worst else float("inf")
 
 
 def _in_child(function: Callable[..., Any], *args: Any) -> None:

@@ -116,10 +116,10 @@ class FaultCase:
     `endings`: how the first command may end; any but SUCCESS is followed by a --resume that must succeed. `first`: how
     its first start of the ranks ends, if they are started again; `named`: the rank that is named, `phase`: where.
     `starts`: how often the ranks are started by the first command. `bits`: its artifact is that of the undisturbed run
-    to the bit; `close`: to rounding. `output`: words that must be in its output. `skipped`: steps that all ranks leave
-    out. `refused`: how a --resume may end before everything is mended. `like`: the ranks of the undisturbed run it is
-    compared with, if not as many; `reference_settings`: settings of that run which this one finds out by itself:
-    their weights are the same, their configs are not.
+    to the bit; `close`: to rounding, losses and gradients to `NEAR`. `output`: words that must be in its output.
+    `skipped`: steps that all ranks leave out. `refused`: how a --resume may end before everything is mended. `like`:
+    the ranks of the undisturbed run it is compared with, if not as many; `reference_settings`: settings of that run
+    which this one finds out by itself: their weights are the same, their configs are not.
     """
 
     family: str

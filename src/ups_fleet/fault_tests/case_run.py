@@ -23,6 +23,7 @@ from ups.rundir import RunDir
 from ups.types import counted
 from ups_fleet.fault_tests.case import DATA, SAVED, STEPS, CaseDir, CaseResult, FaultCase
 from ups_fleet.fault_tests.command import LEFT, configured, left_over, printed, run_command
+from ups_fleet.fault_tests.losses import NEAR, largest_gap, losses
 from ups_fleet.fault_tests.rank_hooks import RECORDS
 from ups_fleet.supervise.job import NESTED
 from ups_fleet.supervise.rank_parent import adopt_orphans
@@ -62,7 +63,7 @@ def run_case(case: FaultCase, folder: Path, data: Path, reference: Path | None, 
     if place.beside.exists() and TRACEBACK in place.beside.read_bytes():
         result.broken.append(f"a process of the lab itself has failed: {place.beside}")
     if reference is not None:
-        _compare(case, result, place, RunDir(reference / "run"))
+        compare(case, result, place, RunDir(reference / "run"))
     result.seconds = time.monotonic() - began
     result.starved = bool(result.broken) and _starved(case, place.run)
     if result.broken and os.path.ismount(place.run.folder):  # what is on it vanishes with this process
@@ -150,7 +151,7 @@ def judge(case: FaultCase, result: CaseResult, verdict: Mapping[str, Any], place
         broken.append(f"{ {n: s['skipped'] for n, s in stages.items()} } steps were skipped, not {case.skipped}")
 
 
-def _compare(case: FaultCase, result: CaseResult, place: CaseDir, reference: RunDir) -> None:
+def compare(case: FaultCase, result: CaseResult, place: CaseDir, reference: RunDir) -> None:
     """Note where the artifact or the samples differ from those of the undisturbed run."""
     run = place.run
     ours, theirs = run.artifact("simulator"), reference.artifact("simulator")
@@ -161,9 +162,12 @@ def _compare(case: FaultCase, result: CaseResult, place: CaseDir, reference: Run
     if case.bits and not result.equal:
         result.broken.append("its artifact is not that of the undisturbed run")
         result.false_success = result.endings[-1] == "SUCCESS"
-    far = _distance(ours, theirs) if case.close and ours.exists() else 0.0
-    if far > 1e-4:
-        result.broken.append(f"its weights differ from the undisturbed run's by {far:.1e} of their size")
+    if case.close and ours.exists():
+        if (far := _distance(ours, theirs)) > 1e-4:
+            result.broken.append(f"its weights differ from the undisturbed run's by {far:.1e} of their size")
+        near = NEAR[str(case.changes.get("device", "cpu")).partition(":")[0]]
+        if (gap := largest_gap(losses(run), losses(reference))) > near:
+            result.broken.append(f"its losses or gradients are off the undisturbed run's by {gap:.1e}")
     samples = trained_on(run)
     for step, ids in trained_on(reference).items():
         mine, wanted = Counter(samples.get(step, [])), Counter(ids)  # where an epoch ends, one may come twice

@@ -80,23 +80,24 @@ def spoil(path: Path, how: str) -> None:
 
 @dataclass(frozen=True)
 class Damaged(Disturbance):
-    """Something happens to the newest checkpoint before the second start; or, `copied`, while the run is stopped.
+    """Something happens to the newest checkpoint before the second start; or, `stopped`, while the run is stopped.
 
-    Copied checkpoints are kept in two places, and it happens to the first.
+    Checkpoints that are `copied` are kept in two places, and it happens to the first.
     """
 
     how: str
+    stopped: bool = False
     copied: bool = False
 
     def settings(self, place: CaseDir) -> dict[str, Any]:
         return {"second_copy": str(place.folder / "copies")} if self.copied else {}
 
     def start(self, start: RankStart, place: CaseDir) -> None:
-        if start.attempt == 2 and not self.copied:
+        if start.attempt == 2 and not self.stopped:
             damage(self.how, place.run)
 
     def meddle(self, place: CaseDir) -> None:
-        if self.copied:
+        if self.stopped:
             damage(self.how, place.run)
 
 

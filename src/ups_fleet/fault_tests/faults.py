@@ -135,6 +135,11 @@ def _capped(t: Drawn) -> around_it.CappedMemory:
     return around_it.CappedMemory(t.rank, t.step, t.python)
 
 
+def _others(t: Drawn) -> int:
+    """Another number of ranks."""
+    return t.d.choice([n for n in (1, 2, 3, 4) if n != t.world])
+
+
 def _half(t: Drawn) -> dict[str, Any]:
     return {"train.microbatch": t.share // 2}
 
@@ -278,6 +283,7 @@ ROWS: tuple[FaultRow, ...] = (
     ),
     # Ranks that are gone, or stand still; and those that are only slow.
     *(row("F6", f"{k} in {{phase}}", k, *ANYWHERE, "judge", **DIED) for k in ("kill", "segv", "bus", "abort", "leave")),
+    row("F6", "kill after a save", "kill", *IN_STEP, steps=(EARLIER + 1, LAST), **DIED),
     row("F6", "stop in {phase}", "stop", *ANYWHERE, "judge", **HUNG),
     *(row("F7", f"{k} in {{phase}}", k, *ANYWHERE, "judge", **HUNG) for k in ("hang", "grip")),
     row("F7", "pulses rank", around=_starved(around_it.Pulses, ""), starts=1),
@@ -321,7 +327,13 @@ ROWS: tuple[FaultRow, ...] = (
     ),
     row(
         *("F12", "resized", "term"),
-        onto=lambda t: t.d.choice([n for n in (1, 2, 3, 4) if n != t.world]),
+        onto=_others,
+        **{"steps": (EARLIER, LAST - 1), **STOPPED_AT_ONCE, **ROUNDED},
+    ),
+    row(
+        *("F12", "resized past a turned bit", "term"),
+        onto=_others,
+        **{"around": Damaged("flip", stopped=True), "output": "is damaged"},
         **{"steps": (EARLIER, LAST - 1), **STOPPED_AT_ONCE, **ROUNDED},
     ),
     row("F13", "undisturbed", starts=1),
@@ -439,7 +451,7 @@ ROWS: tuple[FaultRow, ...] = (
     *(
         row(
             *("F27", f"first place: {how}", "term"),
-            around=Damaged(how, copied=True),
+            around=Damaged(how, stopped=True, copied=True),
             **{"steps": (1, LAST - 1), **STOPPED_AT_ONCE, "output": "its second copy"},
         )
         for how in ("newest gone", "stage gone", "all gone", "flip", "truncate", "missing", "manifest")

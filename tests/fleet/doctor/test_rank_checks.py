@@ -37,14 +37,25 @@ def test_what_a_broken_promise_of_the_lab_means_is_a_red_line(tmp_path: Path, mo
     checked = checks(tmp_path)
     for finding, name, advice in (
         (checked.memory_fault(), "oom backward", "would restart here"),
-        (checked.checkpoint(), "flip is not kept; resized", "choose another disk"),
-        (checked.killed_rank(), "flip is not kept", "would not survive a lost rank"),
+        (checked.checkpoint(), "resized past a turned bit is not kept", "choose another disk"),
+        (checked.killed_rank(), "kill after a save is not kept", "would not survive a lost rank"),
     ):
         assert finding.state == State.BAD
         assert name in finding.found
         assert advice in finding.advice
     checked.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_is_back_with_other_bits_is_no_fault_of_the_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: Lab, cases: list[FaultCase]) -> list[CaseResult]:  # noqa: ARG001
+        return [CaseResult(case.facts(), ["SUCCESS"], ["its artifact is another"], starts=2) for case in cases]
+
+    monkeypatch.setattr(Lab, "run", run)
+    told = checks(tmp_path).killed_rank()
+    assert (told.state, "checkpoints cannot be trusted" in told.advice) == (State.BAD, True)
 
 
 def test_losses_that_are_off_those_of_one_process_and_other_bits_are_red_lines(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from ups.cli.app import main
 from ups.rundir import RunDir
 from ups.verdict import classify
 from ups_fleet.fault_tests.case import STEPS, CaseDir, CaseResult, Disturbance, FaultCase, Strategy
-from ups_fleet.fault_tests.case_run import judge
+from ups_fleet.fault_tests.case_run import compare, judge
 from ups_fleet.fault_tests.damage import Damaged, damage
 from ups_fleet.fault_tests.disturbances import ADDRESS, Cap, CappedMemory, WrongClock, shift_clock
 from ups_fleet.fault_tests.faults import FAMILIES, FAULTS, ROWS, draw
@@ -100,6 +102,21 @@ def test_the_lab_notices_what_was_not_promised(tmp_path: Path) -> None:
     judge(WRONG, result, {"attempts": [attempt, {"verdict": "SUCCESS"}]}, CaseDir(tmp_path, tmp_path))
     words = ("2 times, not 1", "RANK_DIED, not HANG", "rank 1 was named, and it was 0", "nobody said")
     assert [w in told for w, told in zip(words, result.broken, strict=True)] == [True] * 4, result.broken
+
+
+def test_the_lab_notices_losses_that_are_off_by_more_than_rounding(tmp_path: Path) -> None:
+    """Weights that are equal prove nothing of the steps before: each loss and gradient is held to the promise."""
+    case = FaultCase("F12", "resized", 2, "fsdp", bits=False, close=True)
+    place, reference = CaseDir(tmp_path / "case", tmp_path), RunDir(tmp_path / "plain" / "run")
+    for run in (place.run, reference):
+        run.artifact("simulator").parent.mkdir(parents=True)
+        save_file({"w": torch.ones(3)}, run.artifact("simulator"))
+    for gap, seen in ((2e-7, False), (3e-6, True)):
+        for run, loss in ((reference, 0.5), (place.run, 0.5 * (1 + gap))):
+            run.metrics.write_text(json.dumps({"step": 1, "operator/loss": loss, "operator/gradient": 2.0}) + "\n")
+        result = CaseResult(case.facts(), ["PREEMPTED", "SUCCESS"])
+        compare(case, result, place, reference)
+        assert any("off the undisturbed run's by 3" in words for words in result.broken) is seen, result.broken
 
 
 def test_the_same_seed_draws_the_same_faults_and_all_worlds_are_drawn() -> None:
