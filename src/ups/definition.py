@@ -15,6 +15,7 @@ import yaml
 from ups.types import UNKNOWN, ConfigError, Dynamics, Field, Param, TaskSpec, check_known, counted
 
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
+POINT = "point"  # what the axis of points is called where nobody names it
 # Other words for the axes of an array that are not space.
 SPELLINGS = {
     **dict.fromkeys(("sample", "samples", "batch", "trajectory", "trajectories", "n", "b"), SAMPLE),
@@ -153,6 +154,9 @@ class Definition:
         channels = tuple(c for names in self.fields.values() for c in names)
         if channels and channels != spec.channels:
             raise ConfigError(f"{where}: holds {', '.join(spec.channels)}, not the fields {', '.join(channels)}.")
+        if spec.domain != "grid" and (equation or self.divergence_free):
+            what = f"the equation {equation}" if equation else "`divergence_free`"
+            raise ConfigError(f"{where}: lies on points, where {what} cannot be checked; take it out of the task.")
         if equation:
             check_known("equation", (equation,), tasks)
             known = tasks[equation]
@@ -189,6 +193,8 @@ class Definition:
         """The built-in task of this name, or an empty text. Where fields or axes are defined too, and are not those of
         the built-in task, only the name is the same."""
         alone = not (self.fields or self.dims or self.datasets)
+        if spec.domain != "grid":
+            return ""
         return self.name if self.name in tasks and (alone or spec.channels == tasks[self.name].channels) else ""
 
     def _parameters(self, spec: TaskSpec, equation: TaskSpec | None) -> tuple[Param, ...]:
@@ -249,7 +255,7 @@ def definition_of(spec: TaskSpec) -> Definition:
     return Definition(
         name=spec.name,
         title=spec.title,
-        dims=(SAMPLE, *time, *axes, CHANNEL),
+        dims=(SAMPLE, *time, *(axes if spec.domain == "grid" else (POINT,)), CHANNEL),
         fields={f.name: f.channels for f in spec.fields},
         inputs={f.name: f.channels for f in spec.inputs},
         bounds=dict(zip(axes, spec.bounds, strict=True)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from ups.lazy_imports import Tensor, torch
-from ups.types import Grid, TaskSpec
+from ups.types import Cloud, Grid, Points, TaskSpec
 
 Losses = Mapping[str, Tensor]
 Key = ParamSpec("Key")
@@ -62,6 +62,14 @@ class Window:
     def mask(self) -> Tensor | None:
         """Which cells count, `(B, *S)`; None where all do."""
         return mask_of(self.task, self.inputs)
+
+    @property
+    def weights(self) -> Tensor | None:
+        """What each cell counts in errors: what `mask` says, or as much as the volume of a point, `(B, N)`; None where
+        all count alike."""
+        if isinstance(self.grid, Points):
+            return volumes_of(self.grid, self.context.device).expand(len(self), -1)
+        return self.mask
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -224,6 +232,16 @@ def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
     code: Any = look.__code__  # type: ignore[attr-defined]
     look.__code__ = code.replace(co_name=make.__name__)  # type: ignore[attr-defined]
     return look
+
+
+def volumes_of(points: Points, device: torch.device) -> Tensor:
+    """The volume of each point, `(N,)`, in units of their mean."""
+    return _volumes(points.cloud, device)
+
+
+@table
+def _volumes(cloud: Cloud, device: torch.device) -> Tensor:
+    return torch.as_tensor(cloud.volumes / cloud.volumes.mean(), dtype=torch.float32, device=device)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Basic types (Grid, Field, Param, Dynamics, TaskSpec, Storage, Trajectory), errors, and helpers to word messages."""
+"""Basic types (Grid, Points, Field, Param, TaskSpec, Storage, Trajectory …), errors, and helpers to word messages."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ else:
 Params = Mapping[str, float | str]
 # Where mirror images of states, and those with x and y exchanged, are used beside the states themselves.
 Symmetry = Literal["off", "train", "rollout", "both"]
+# What the values of a task lie on.
+Domain = Literal["grid", "points", "mesh"]
 Table = tuple[tuple[str, ...], ...]  # cells in words, the header first
 # Predictors: the simulator of a run, one that it is held against, and the forecast that nothing changes.
 OURS, CHAMPION, PERSISTENCE = "ups", "champion", "persistence"
@@ -136,6 +138,24 @@ class Axes:
         return tuple((str(axis.dtype), axis.tobytes()) for axis in self.centres)
 
 
+@dataclass(frozen=True, eq=False)
+class Cloud(Axes):
+    """Where points lie: `centres` are their coordinates along each axis, `(N,)` each.
+
+    Args:
+        volumes: What part of space each point stands for, `(N,)`.
+        cells: The points that are the corners of each cell of a mesh, `(M, corners)`, an array for each kind of cell.
+    """
+
+    volumes: Array
+    cells: tuple[Array, ...] = ()
+
+    @functools.cached_property
+    def _bits(self) -> tuple[tuple[str, bytes], ...]:
+        held = (*self.centres, self.volumes, *self.cells)
+        return tuple((str(array.dtype), array.tobytes()) for array in held)
+
+
 class Grid(NamedTuple):
     """A box of cells.
 
@@ -206,11 +226,35 @@ class Grid(NamedTuple):
         ends = zip(self.corner, self.periodic, strict=False)
         return tuple(axis for axis, (at, wraps) in enumerate(ends) if at and not wraps)
 
+    @property
+    def words(self) -> str:
+        """How many cells there are, for a sentence."""
+        return f"{' × '.join(map(str, self.shape))} cells"
+
     def refined(self, factor: int) -> Grid:
         """`factor` times as many cells per axis in the same box (centres of the small cells)."""
         if factor == 1:
             return self
         return Grid(tuple(n * factor for n in self.shape), self.periodic, self.bounds)
+
+    @property
+    def domain(self) -> Domain:
+        """What values on it lie on."""
+        return "grid"
+
+    @property
+    def resolved(self) -> tuple[int, ...]:
+        """The cells of a grid that holds what this one does: as many."""
+        return self.shape
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What grids share whose values may stand side by side in an array."""
+        return (self.shape, self.bounds, self.periodic)
+
+    def within(self, periodic: tuple[bool, ...], bounds: tuple[tuple[float, float], ...]) -> Grid:
+        """The same cells in a box that wraps otherwise, or whose ends are stated otherwise."""
+        return Grid.along(self.coordinates, periodic, bounds)
 
     def cells(self, shape: Sequence[int]) -> Grid:
         """A grid of `shape` cells that wraps as this one and has no box: all that tables of a model depend on."""
@@ -219,6 +263,99 @@ class Grid(NamedTuple):
     def over(self, *factors: int) -> Grid:
         """A grid without a box that has the cells along each axis divided by its factor, and wraps as this one."""
         return self.cells([n // f for n, f in zip(self.shape, factors, strict=True)])
+
+
+class Points(Grid):
+    """A box in which values lie at `shape = (N,)` points, in any order; `periodic` and `bounds` are of axes of space.
+
+    It stands wherever a `Grid` does. Readers make it, the codec brings its values to the cells of a grid and back, and
+    pictures show it; all others see an array of N values, each of which counts as much as its volume.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def at(
+        cls,
+        table: Array,
+        periodic: tuple[bool, ...],
+        bounds: tuple[tuple[float, float], ...],
+        volumes: Array,
+        cells: tuple[Array, ...] = (),
+    ) -> Points:
+        """Points of coordinates `table (N, n)`; a `Mesh` where they are the corners of `cells`."""
+        kind = Mesh if cells else Points
+        return kind((len(table),), periodic, bounds, axes=Cloud(tuple(table.T), volumes, cells))
+
+    @property
+    def domain(self) -> Domain:
+        return "points"
+
+    @property
+    def cloud(self) -> Cloud:
+        """Where they lie."""
+        assert isinstance(self.axes, Cloud)
+        return self.axes
+
+    @property
+    def table(self) -> Array:
+        """Their coordinates `(N, n)`."""
+        import numpy as np
+
+        return np.stack(self.cloud.centres, 1)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.bounds)
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        """How far apart they are: the side of a cube of their mean volume."""
+        return (float(self.cloud.volumes.mean()) ** (1 / self.ndim),) * self.ndim
+
+    @property
+    def resolved(self) -> tuple[int, ...]:
+        """The cells of a grid in the box that are as large as the volume of a point is in the mean."""
+        return tuple(max(2, round(length / width)) for length, width in zip(self.lengths, self.spacing, strict=True))
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Only the same points may stand side by side."""
+        return (*super().kind, self.axes)
+
+    @property
+    def words(self) -> str:
+        return counted(self.shape[0], "point")
+
+    def corner_in(self, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:  # noqa: ARG002
+        """Nothing: no cells were picked."""
+        return ()
+
+    def within(self, periodic: tuple[bool, ...], bounds: tuple[tuple[float, float], ...]) -> Grid:
+        return self._replace(periodic=periodic, bounds=bounds)
+
+    def refined(self, factor: int) -> Grid:  # noqa: ARG002
+        """The same points: nothing lies between them."""
+        return self
+
+
+class Mesh(Points):
+    """Points that are the corners of cells."""
+
+    __slots__ = ()
+
+    @property
+    def domain(self) -> Domain:
+        return "mesh"
+
+    @property
+    def corners(self) -> tuple[Array, ...]:
+        """The points of each cell, `(M, corners)`, an array for each kind of cell."""
+        return self.cloud.cells
+
+    @property
+    def words(self) -> str:
+        return f"{super().words} of {counted(sum(map(len, self.corners)), 'cell')}"
 
 
 @dataclass(frozen=True)
@@ -338,6 +475,7 @@ class TaskSpec:
             every cell counts.
         axes: The names of the axes of space.
         dynamics: How its states go on.
+        domain: What its values lie on: the cells of a grid, points anywhere in the box, or the corners of a mesh.
     """
 
     name: str
@@ -359,6 +497,7 @@ class TaskSpec:
     mask: str = ""
     axes: tuple[str, ...] = ("x", "y", "z")
     dynamics: Dynamics = UNKNOWN
+    domain: Domain = "grid"
 
     @property
     def ndim(self) -> int:

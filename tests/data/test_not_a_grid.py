@@ -61,18 +61,14 @@ def passes(values: Array, task: Definition) -> None:
     check_neighbours(source)
 
 
-def test_the_nodes_of_a_mesh_in_any_order_are_refused_whether_their_places_are_stored_or_not(tmp_path: Path) -> None:
+def test_the_nodes_of_a_mesh_in_any_order_are_refused_where_their_places_are_not_stored(tmp_path: Path) -> None:
     x, y = DRAW.uniform(0, 1, (2, 900))
     u, t = waves(x, y), np.arange(12.0)
     refused(tmp_path, LINE, "the 900 cells along node resemble their neighbours no more than any other", u=u, t=t)
-    refused(tmp_path, LINE, "looks like a mesh or a cloud of points", u=u, t=t, x=x, y=y)
-    refused(tmp_path, LINE, "looks like a mesh or a cloud of points", u=u, t=t, points=np.stack((x, y), 1))
     triangles = DRAW.integers(0, 900, (1700, 3))
     refused(tmp_path, LINE, "looks like a mesh", u=waves(np.sort(x), 0 * y), t=t, triangles=triangles)
     across = Definition("wake", dims=("sample", "time", "x"), fields={"u": ("u",)})
     refused(tmp_path, across, "the coordinates x neither increase nor decrease throughout, so it looks", u=u, t=t, x=x)
-    row_by_row = np.meshgrid(*[np.arange(30.0)] * 2)
-    refused(tmp_path, LINE, "a cloud of points", u=u, t=t, x=row_by_row[0].ravel(), y=row_by_row[1].ravel())
 
 
 def test_particles_are_refused_also_where_they_begin_in_order(tmp_path: Path) -> None:

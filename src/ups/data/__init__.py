@@ -67,7 +67,9 @@ def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec
             f"{source.path}: its format says what is in it, and nothing of that can be ignored; take `ignore` out of "
             "the task."
         )
-    if source.nan_is_mask and definition.mask not in source.task.given:
+    if definition.mask and source.task.domain != "grid":
+        raise ConfigError(f"{source.path}: points need no mask; leave out those that do not count, and `mask`.")
+    if source.nan_is_mask and source.task.domain == "grid" and definition.mask not in source.task.given:
         source = masked(source, wanted=definition.mask == MASK)
     spec = definition.applied(source.task, tasks, str(source.path))
     source = with_params_of(source, spec)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
-from ups.types import DataError, Grid, counted
+import numpy as np
+
+from ups.clouds import nearest_volumes
+from ups.types import DataError, Grid, Points, counted
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Reduction:
 
     def cells(self, grid: Grid, where: str) -> tuple[int, ...]:
         """How many cells are left along each axis of a grid; DataError, naming `where`, if they cannot be divided."""
+        if isinstance(grid, Points):
+            return tuple(-(-n // self.space) for n in grid.shape)
         for axis, n in enumerate(grid.shape):
             if n % self.space:
                 raise DataError(f"{where}: axis {axis} has {counted(n, 'cell')}, which {self.space} does not divide.")
@@ -42,14 +48,29 @@ class Reduction:
             return tuple(round(a + b, 9) for a, b in zip(picked, own, strict=True))
         return picked if any(picked) else ()
 
+    def left_of(self, grid: Grid, bounds: tuple[tuple[float, float], ...], where: str) -> Grid:
+        """What is left of a grid as values on it are learnt: cells in its own box, with its `corner` in `bounds`."""
+        if isinstance(grid, Points):
+            return self.grid(grid)
+        return Grid(self.cells(grid, where), grid.periodic, grid.bounds, self.corner(grid, bounds))
+
     def grid(self, grid: Grid) -> Grid:
-        """The grid that is left of a grid: fewer cells, each as wide as those it stands for."""
+        """The grid that is left of a grid: fewer cells, each as wide as those it stands for; or fewer points."""
         if self.space == 1:
             return grid
+        if isinstance(grid, Points):
+            return thinned(grid, self.space)
         coordinates = tuple(axis[:: self.space] for axis in grid.coordinates)
         shift = [(self.space - 1) / 2 * width for width in grid.spacing]
         bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(grid.bounds, shift, strict=True))
         return Grid.along(coordinates, grid.periodic, bounds)
+
+
+@functools.lru_cache(64)
+def thinned(points: Points, every: int) -> Points:
+    """Every n-th point, each with the part of the box that is nearest to it; a mesh is one no more."""
+    table = np.ascontiguousarray(points.table[::every])
+    return Points.at(table, points.periodic, points.bounds, nearest_volumes(table, points.bounds, points.periodic))
 
 
 def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:

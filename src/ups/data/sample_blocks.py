@@ -67,9 +67,14 @@ def side_by_side(pieces: Sequence[Array]) -> Array:
     return result
 
 
-def moments_of(values: Array) -> Array:
-    """Mean, mean square, least and greatest of each sample of `values (N, …, C)`, `(4, N, C)`, in float64."""
+def moments_of(values: Array, volumes: Array | None = None) -> Array:
+    """Mean, mean square, least and greatest of each sample of `values (N, …, C)`, `(4, N, C)`, in float64; of values at
+    points, `(N, T, points, C)`, each counts as much as its volume."""
     count, channels = len(values), values.shape[-1]
+    if volumes is not None:
+        ends, parts = (values.min(axis=(1, 2)), values.max(axis=(1, 2))), volumes / volumes.sum()
+        means = [np.einsum("ntpc,p->ntc", each, parts).mean(1) for each in (values, values.astype(np.float64) ** 2)]
+        return np.stack([*means, *ends])
     flat = values.reshape(count, -1, channels).astype(np.float64)
     if flat.nbytes > count * SMALL:  # torch is several times as fast on what is long
         rows = []

@@ -18,7 +18,7 @@ from ups.data.source import Source
 from ups.lazy_imports import Tensor, torch
 from ups.masks import fill, fill_given
 from ups.tensors import Window, mask_of, numeric_params
-from ups.types import Array, DataError, Grid, TaskSpec
+from ups.types import Array, DataError, Grid, Points, TaskSpec
 
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
@@ -85,12 +85,11 @@ class Trajectories:
         self.source, self.ids, self.reduction = source, tuple(ids), reduction
         self.rows = [place[name] for name in ids]
         stored = source.grid_of(self.rows[0])
-        grids = {(d.shape, d.bounds, d.periodic) for d in set(map(source.grid_of, self.rows))}
+        grids = {d.kind for d in set(map(source.grid_of, self.rows))}
         if len(grids) > 1:
             raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
-        self.shape = reduction.cells(stored, str(source.path))
-        corner = reduction.corner(stored, source.task.bounds)
-        self.grid = Grid(self.shape, stored.periodic, stored.bounds, corner)
+        self.grid = reduction.left_of(stored, source.task.bounds, str(source.path))
+        self.shape = self.grid.shape
         times = _reduced([source.times_of(row) for row in self.rows], reduction)
         if not all(map(len, times)):
             raise DataError(f"{source.path}: a sample has no frame {reduction.start} to begin at; lower reduce.start.")
@@ -281,6 +280,8 @@ class Trajectories:
         def moments(i: int) -> Array:
             block, held = blocks[i], self._resident
             values = self._read_block(block) if held is None else held[block.start : block.stop].numpy()
+            if isinstance(self.grid, Points):
+                return moments_of(values[:, : self.lengths[block.start]], self.grid.cloud.volumes)
             if self.mask is None:
                 return moments_of(values[:, : self.lengths[block.start]])
             counting = [v[: self.lengths[i], self.mask[i].numpy()] for i, v in zip(block, values, strict=True)]
@@ -307,7 +308,7 @@ def alike(source: Source, ids: Sequence[str], reduction: Reduction) -> list[Traj
     groups: dict[tuple[Any, ...], list[str]] = {}
     for name in ids:
         grid = source.grid_of(place[name])
-        groups.setdefault((grid.shape, grid.bounds, grid.periodic), []).append(name)
+        groups.setdefault(grid.kind, []).append(name)
     parts = [Trajectories(source, names, reduction) for names in groups.values()]
     return sorted(parts, key=lambda part: -int(np.prod(part.shape)))
 

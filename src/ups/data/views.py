@@ -175,7 +175,7 @@ class Defined(View):
             return grid
         task, ends = self._task, zip(self._task.axes, self._task.bounds, grid.bounds, strict=False)
         bounds = tuple(stated if axis in self._bounded else stored for axis, stated, stored in ends)
-        return Grid.along(grid.coordinates, task.periodic if self._walls else grid.periodic, bounds)
+        return grid.within(task.periodic if self._walls else grid.periodic, bounds)
 
     def params_of(self, index: int) -> Params:
         return {**self.source.params_of(index), **self._assumed}

@@ -46,6 +46,8 @@ def import_data(
         if uneven := uneven_axes(source.problems):
             raise DataError(f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; add --resample.")
         check_neighbours(source)
+        if source.task.domain != "grid":
+            raise DataError(f"{source.path}: a data set of The Well has a grid, and {source.grid.words} are none.")
         for words in question([source]):
             raise ConfigError(f"{source.path}: {words}.")
         if too_few_to_divide(source):

@@ -210,22 +210,21 @@ def _counting(source: Source, index: int) -> Array | None:
 
 def _headline(source: Source) -> list[str]:
     task = source.task
-    cells = " × ".join(map(str, source.grid.shape))
     size = data_size(sum(p.stat().st_size for p in source.files()))
     kind = "steady" if task.steady else "transient"
     lines = [
         f"{source.path}",
         f"  {task.title} ({task.name}), {kind}, layout '{task.storage.kind}', {size}",
-        f"  {counted(len(source), 'trajectory')} × {counted_from(source.lengths(), 'frame')} × {cells} cells × "
+        f"  {counted(len(source), 'trajectory')} × {counted_from(source.lengths(), 'frame')} × {source.grid.words} × "
         f"{counted(len(task.channels), 'channel')} ({', '.join(task.channels)})",
     ]
     if task.inputs:
         lines.append(f"  given: {', '.join(c for f in task.inputs for c in f.channels)}")
     for letter, (lo, hi), n, wraps in zip(
-        task.axes, source.grid.bounds, source.grid.shape, source.grid.periodic, strict=False
+        task.axes, source.grid.bounds, source.grid.resolved, source.grid.periodic, strict=False
     ):
-        ends = "periodic" if wraps else "bounded"
-        lines.append(f"  {letter} from {lo:.6g} to {hi:.6g}, d{letter} = {(hi - lo) / n:.6g}, {ends}")
+        apart = f", d{letter} = {(hi - lo) / n:.6g}" if task.domain == "grid" else ""
+        lines.append(f"  {letter} from {lo:.6g} to {hi:.6g}{apart}, {'periodic' if wraps else 'bounded'}")
     lines += [] if task.steady else times_in_words(source)
     if source.params:
         lines.append(f"  parameters: {stated(source.params)}")
@@ -288,7 +287,8 @@ def differences(source: Source) -> list[str]:
         notes.append(f"the samples have from {min(lengths)} to {max(lengths)} frames")
     if len(steps) > 1:
         notes.append(f"the time between frames differs from sample to sample, from {steps[0]:g} to {steps[-1]:g}")
-    odd = sorted({n for shape in shapes for n in shape if n % HALVED and n > 1})
+    on_grid = source.task.domain == "grid"
+    odd = sorted({n for shape in shapes for n in shape if n % HALVED and n > 1}) if on_grid else []
     if odd:
         notes.append(
             f"axes of {few(map(str, odd), 6)} cells are no multiple of {HALVED}; larger patches than fit will pad them"

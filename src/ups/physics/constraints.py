@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from ups.lazy_imports import Tensor, torch
-from ups.types import Grid
+from ups.tensors import volumes_of
+from ups.types import Grid, Points
 
 # The mean square, or the mean size, of a field of which "how much of it" is not asked any more.
 NOTHING = 1e-6
@@ -78,10 +79,21 @@ class Law(ABC):
         return torch.zeros(u.shape[0], dtype=torch.float64, device=u.device)
 
 
+def cells_in(grid: Grid, mask: Tensor | None, values: Tensor) -> Tensor | None:
+    """What each cell of `values (B, T, *S, …)` counts, `(B, 1, *S)`: whether it does, if there is a mask; of points, as
+    much as their volumes; None where all count alike."""
+    if isinstance(grid, Points):
+        return volumes_of(grid, values.device).reshape(1, 1, -1)
+    return None if mask is None else mask.unsqueeze(1)
+
+
 def mean_over(values: Tensor, space: tuple[int, ...], mask: Tensor | None, keepdim: bool = False) -> Tensor:
-    """The mean over the axes `space`, of the cells in which `mask` is true; it broadcasts against `values`."""
+    """The mean over the axes `space`, of the cells in which `mask` is true, or which count as much as it says; it
+    broadcasts against `values`."""
     if mask is None:
         return values.mean(space, keepdim=keepdim)
+    if mask.is_floating_point():
+        return (values * mask).sum(space, keepdim=keepdim) / mask.sum(space, keepdim=keepdim)
     count = mask.sum(space, keepdim=keepdim).clamp_min(1)
     return torch.where(mask, values, torch.zeros_like(values)).sum(space, keepdim=keepdim) / count
 
@@ -138,7 +150,7 @@ class Conserved(Law):
 
     def _mean(self, density: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
         """The mean over space of a density `(B, T, *S)`, `(B, T)`."""
-        return mean_over(density, tuple(range(2, 2 + grid.ndim)), None if mask is None else mask.unsqueeze(1))
+        return mean_over(density, tuple(range(2, 2 + len(grid.shape))), cells_in(grid, mask, density))
 
     def _size(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         measured = self.scale(u.double()) if self.scale else self.density(u.double()).abs()
@@ -147,6 +159,8 @@ class Conserved(Law):
     def sampling_error(self, u: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """How much of the drift the grid may explain, `(B,)`: point values of a field that the grid does not resolve
         do not sum to its integral. Estimated from the two grids of every other cell."""
+        if isinstance(grid, Points):  # which have no neighbours that a field could be told from
+            return super().sampling_error(u, grid, mask)
         q = self.density(u.double())
         n = q.shape[2] // 2 * 2
         halves = [(q[:, :, i:n:2], None if mask is None else mask[:, i:n:2]) for i in (0, 1)]
@@ -168,9 +182,10 @@ class Conserved(Law):
 
 def mean_in(grid: Grid, mask: Tensor | None) -> Mean:
     """The mean over the cells of a box that count, of `(B, T, *S)` or `(B, T, *S, D)`."""
-    space, cells = tuple(range(2, 2 + grid.ndim)), None if mask is None else mask.unsqueeze(1)
+    space = tuple(range(2, 2 + len(grid.shape)))
 
     def mean(density: Tensor) -> Tensor:
+        cells = cells_in(grid, mask, density)
         if cells is None:
             return density.mean(space, keepdim=True)
         return mean_over(density, space, cells.reshape(*cells.shape, *(1,) * (density.ndim - cells.ndim)), keepdim=True)
@@ -331,9 +346,8 @@ class HeldFaces(Law):
 
 def mean_square(gap: Tensor, reference: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
     """The mean square of `(B, T, *S)` over that of a reference `(B, *S)`, `(B,)`."""
-    axes = tuple(range(1, 1 + grid.ndim))
-    cells = None if mask is None else mask.unsqueeze(1)
-    return mean_over(gap.square(), tuple(a + 1 for a in axes), cells).mean(1) / mean_square_of(reference, mask)
+    axes = tuple(range(2, 2 + len(grid.shape)))
+    return mean_over(gap.square(), axes, cells_in(grid, mask, gap)).mean(1) / mean_square_of(reference, mask)
 
 
 def mean_square_of(reference: Tensor, mask: Tensor | None) -> Tensor:

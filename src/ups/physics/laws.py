@@ -21,7 +21,7 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = 
     the equation, its defaults where none are given. Under another boundary than the task's own only the fixed bounds
     of single channels remain; in a box with a mask nothing is said of the divergence nor of the range at the start.
     """
-    if task.equation:
+    if task.equation and task.domain == "grid":
         kind = EQUATIONS[task.equation]
         names = {p.name for p in kind.parameters()}
         laws = kind(**{name: value for name, value in (params or {}).items() if name in names}).laws()

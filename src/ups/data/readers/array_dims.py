@@ -14,7 +14,26 @@ from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition
 from ups.types import DataError
 
 VALUES, MASK = "values", "mask"
-SPACE = ("x", "y", "z", "lat", "lon", "latitude", "longitude", "r", "theta", "phi", "height", "depth", "level", "lev")
+SPACE = (
+    "x",
+    "y",
+    "z",
+    "lat",
+    "lon",
+    "latitude",
+    "longitude",
+    "r",
+    "theta",
+    "phi",
+    "height",
+    "depth",
+    "level",
+    "lev",
+    "point",
+    "points",
+    "node",
+    "nodes",
+)
 SAMPLES = ("case", "member", "ensemble", "realization", "run", "simulation")
 EXAMPLE = "`dims: [sample, time, x, y, channel]` and `fields: {velocity: [u, v]}`"
 
@@ -68,9 +87,10 @@ def listed(variables: Sequence[Variable]) -> str:
 
 
 def axes_by_definition(
-    path: Path, variables: Sequence[Variable], definition: Definition, remarks: Remarks
+    path: Path, variables: Sequence[Variable], definition: Definition, remarks: Remarks, points: int = 0
 ) -> list[Variable]:
-    """The arrays of a file that names no axes, with the axes that `dims` gives them; those of no use are left out."""
+    """The arrays of a file that names no axes, with the axes that `dims` gives them; those of no use are left out. The
+    axis of space is that of so many `points`, where their number is known."""
     layout = definition.layout
     if definition.dims and not definition.space:
         raise DataError(
@@ -83,7 +103,7 @@ def axes_by_definition(
             f"{EXAMPLE}, each axis once, and name that file with --task."
         )
     channels = _channels_by_array(variables, definition)
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int] = dict.fromkeys(definition.space, points) if points else {}
     chosen: dict[str, Variable] = {}
     for variable in (v for v in variables if v.name in channels):
         count = channels[variable.name]
@@ -287,7 +307,13 @@ def _misfit(path: Path, variable: Variable, definition: Definition, count: int |
 # Files that name their axes
 
 
-def axes_by_name(path: Path, variables: Sequence[Variable], definition: Definition, remarks: Remarks) -> list[Variable]:
+def axes_by_name(
+    path: Path,
+    variables: Sequence[Variable],
+    definition: Definition,
+    remarks: Remarks,
+    points: int = 0,  # noqa: ARG001  (the file says which axis is theirs)
+) -> list[Variable]:
     """The arrays of a file that names its axes, with these names made ours; those of no use are left out."""
     attributes = {v.name: v.attributes for v in variables}
     renaming = {key.strip("/"): name for name, key in definition.datasets.items()}

@@ -182,7 +182,8 @@ class ColumnSource(Source):
 
 
 class ArraySource(ColumnSource):
-    """Variables with named axes, read a few frames at a time. `flipped` are axes that are stored from high to low."""
+    """Variables with named axes, those of space in the order of `space`, read a few frames at a time. `flipped` are
+    axes that are stored from high to low."""
 
     nan_is_mask = True
 
@@ -193,12 +194,13 @@ class ArraySource(ColumnSource):
         columns: Columns,
         fields: tuple[Variable, ...],
         inputs: tuple[Variable, ...],
+        space: tuple[str, ...],
         flipped: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(store.path, facts)
         check_frame(store.path, facts)
         self._store, self._columns = store, columns
-        self._fields, self._given, self._flipped = fields, inputs, flipped
+        self._fields, self._given, self._space, self._flipped = fields, inputs, space, flipped
 
     def _values(self, index: int, frames: slice) -> Array:
         values: Array = self._joined(self._fields, range(index, index + 1), frames)[0]
@@ -242,7 +244,7 @@ class ArraySource(ColumnSource):
         places: dict[str, int | slice] = {SAMPLE: chosen, TIME: frames, "": 0}
         stored = self._store.read(variable.key, tuple(places.get(name, slice(None)) for name in variable.dims))
         there = [name for name in variable.dims if name and (many or name != SAMPLE)]
-        order = (SAMPLE, TIME, *self.task.axes, CHANNEL)
+        order = (SAMPLE, TIME, *self._space, CHANNEL)
         values = variable.decoded(stored).transpose([there.index(name) for name in order if name in there])
         values = values.reshape([stored.shape[there.index(name)] if name in there else 1 for name in order])
         flips = tuple(i for i, name in enumerate(order) if name in self._flipped)

@@ -27,11 +27,11 @@ from ups.data.readers.array_dims import (
 )
 from ups.data.readers.arrays import ARRAY, OFFERED, ArraySource, ArrayStore, Columns, Variable, naming_fault, plain
 from ups.data.readers.attributes import stated_beside
-from ups.data.readers.points import check_points
+from ups.data.readers.points import Geometry, check_points, geometry_among
 from ups.data.source import Remarks, Source, SourceFacts, numbered
 from ups.data.units import stated
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
-from ups.types import ARRAYS, Array, DataError, Param, Storage, TaskSpec
+from ups.types import ARRAYS, Array, DataError, Grid, Param, Storage, TaskSpec, few
 
 DT = "dt"
 
@@ -57,7 +57,11 @@ def open_arrays(
     remarks.notes += _ignored_in_vain(variables, definition)
     check_named(path, known, definition)
     arrays = [v for v in known if v.kind == ARRAY]
-    arrays = (axes_by_name if named else axes_by_definition)(path, arrays, definition, remarks)
+    geometry = geometry_among(store, known, definition)
+    if geometry is not None:
+        definition = definition if named else geometry.layout(definition)
+        arrays = [v for v in arrays if v.name not in geometry.names]
+    arrays = (axes_by_name if named else axes_by_definition)(path, arrays, definition, remarks, _count(geometry))
     parts = _sorted(store, arrays, definition, remarks)
     taken = {v.name for v in (*parts.fields, *parts.inputs, *parts.params)}
     parts.params += stated_beside(known, arrays, taken, remarks)
@@ -66,9 +70,8 @@ def open_arrays(
     shape = tuple(sizes[name] for name in space)
     if 0 in sizes.values():
         raise DataError(f"{path}: {next(n for n, size in sizes.items() if not size)} has length 0; write it again.")
-    check_points(store, known, space, sizes, {v.name for v in parts.fields}, {*parts.coordinates, *definition.bounds})
     stored, params = _read(store, parts, remarks)
-    grid, flipped = grid_and_flips(space, shape, stored, definition.bounds, remarks, path)
+    places = _Places.of(store, known, geometry, space, shape, stored, parts, definition, remarks)
     frames, clock = sizes.get(TIME, 1), stored.get(TIME) if TIME in sizes else None
     offered = _offered(store, known, {*params, *taken}, remarks)
     dt = _spacing(clock, params, offered, definition, remarks) if frames > 1 else definition.dt
@@ -77,34 +80,79 @@ def open_arrays(
     spec = TaskSpec(
         name=definition.name or path.stem,
         title=(definition.name or path.stem).replace("_", " "),
-        fields=fields_of(parts.field_groups, len(space)),
-        bounds=grid.bounds,
-        periodic=grid.periodic,
+        fields=fields_of(parts.field_groups, places.grid.ndim),
+        bounds=places.grid.bounds,
+        periodic=places.grid.periodic,
         resolution=shape[0],
         end=float(first[-1] - first[0]),
         frames=frames,
         storage=Storage(kind=ARRAYS, pattern=""),
         parameters=tuple(param_of(name, values) for name, values in params.items()),
-        inputs=fields_of(parts.input_groups, len(space)),
+        inputs=fields_of(parts.input_groups, places.grid.ndim),
         steady=frames == 1,
         mask=_mask(parts, definition),
-        axes=space,
+        axes=places.axes,
+        domain=places.grid.domain,
     )
     facts = SourceFacts(
         task=spec,
         params={name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()},
-        grid=grid,
+        grid=places.grid,
         times=first,
         ids=numbered(path, sizes.get(SAMPLE, 1)),
         notes=tuple(remarks.notes),
         problems=tuple(remarks.problems),
         units=_units(parts, definition, frames),
         offered=offered,
-        unplaced=tuple(n for n in space if n not in definition.bounds and not says_where(stored.get(n))),
+        unplaced=places.unplaced,
         unnamed={v.name: v.key for v in parts.params if v.name in params and not definition.names(v.name)},
     )
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
-    return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
+    return ArraySource(store, facts, Columns(times, params), fields, inputs, space, places.flipped)
+
+
+def _count(geometry: Geometry | None) -> int:
+    """How many points there are; 0 where there is a grid."""
+    return 0 if geometry is None else geometry.count
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the values of a file lie, the names of the axes, those stored from high to low, and those of which nothing
+    says where they lie."""
+
+    grid: Grid
+    axes: tuple[str, ...]
+    flipped: frozenset[str] = frozenset()
+    unplaced: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        store: ArrayStore,
+        variables: Sequence[Variable],
+        geometry: Geometry | None,
+        space: tuple[str, ...],
+        shape: tuple[int, ...],
+        stored: Mapping[str, Array],
+        parts: Parts,
+        definition: Definition,
+        remarks: Remarks,
+    ) -> _Places:
+        """Those of fields of a `shape` along the axes in `space`; DataError where coordinates contradict it."""
+        if geometry is None:
+            used, placed = {v.name for v in parts.fields}, {*parts.coordinates, *definition.bounds}
+            sizes = dict(zip(space, shape, strict=True))
+            check_points(store, variables, space, sizes, used, placed)
+            grid, flipped = grid_and_flips(space, shape, stored, definition.bounds, remarks, store.path)
+            unplaced = tuple(n for n in space if n not in definition.bounds and not says_where(stored.get(n)))
+            return cls(grid, space, flipped, unplaced)
+        if shape != (geometry.count,):
+            raise DataError(
+                f"{store.path}: {few(sorted(geometry.names))} say where {geometry.count} values lie, and the fields "
+                f"have {' × '.join(map(str, shape))}; give as many, and say in `dims` which axis is that of points."
+            )
+        return cls(geometry.points(definition, remarks), geometry.axes)
 
 
 def _read(store: ArrayStore, parts: Parts, remarks: Remarks) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -16,6 +16,7 @@ from ups.data.hdf5 import DAMAGE, Hdf5Source, dataset, flavour, naming_damage, o
 from ups.data.layouts import VARYING
 from ups.data.readers.hdf5_arrays import open_hdf5_arrays
 from ups.data.readers.pdebench_names import config_leaves, identify, match_name, resolve
+from ups.data.readers.points import TABLES
 from ups.data.sample_blocks import side_by_side
 from ups.data.source import Reader, Remarks, Source, SourceFacts, is_uniform, numbered
 from ups.definition import Definition
@@ -275,7 +276,10 @@ def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definit
 def describes_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> bool:
     """Whether the user describes the arrays of a file that is none of PDEBench's."""
     builtin = definition.equation or definition.name in tasks or match_name(path.name, tasks)
-    return bool(definition.datasets or (definition.dims and not builtin))
+    if definition.datasets or (definition.dims and not builtin):
+        return True
+    with naming_damage(path, "its header"), open_file(path) as file:  # points speak for themselves
+        return not builtin and any(name.lower() in TABLES for name in file)
 
 
 READER = Reader(is_pdebench, open_pdebench, suffixes=(".hdf5", ".h5"))

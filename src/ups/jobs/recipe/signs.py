@@ -286,8 +286,8 @@ def _axes(source: Source, frames: Array, wrap: bool, holds: Callable[[Array, int
 
 def _frames(source: Source) -> Array:
     """Some frames `(F, *S, C)` of some samples; none of a task whose equation says what wraps, or where too few are
-    finite."""
-    if source.task.equation or source.task.steady:
+    finite, or on points."""
+    if source.task.equation or source.task.steady or source.task.domain != "grid":
         return np.zeros(0)
     candidates, count = [], len(source)
     times = max(TIMES, LOOKED_AT * TIMES // count) if count >= SEVERAL else TIMES

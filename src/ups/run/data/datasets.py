@@ -187,6 +187,11 @@ def opened(data: DataConfig, folder: Path, following: OnProgress, known: Path | 
 
 def check_axes(source: Source) -> None:
     """A network sees cells as equally wide: other axes are refused rather than taken for what they are not."""
+    if source.task.domain != "grid":
+        raise DataError(
+            f"{source.path}: its {source.grid.words} can be looked at (`ups data info`, `ups data validate`), and not "
+            "be learnt yet; interpolate the fields to a uniform grid, for example by scipy.interpolate.griddata."
+        )
     if uneven := uneven_axes(source.problems):
         raise DataError(
             f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; resample the data with `ups "

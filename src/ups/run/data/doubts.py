@@ -117,7 +117,7 @@ def _inside(source: Source, inputs: Array) -> Array:
     if source.task.mask:
         inside &= inputs[..., source.task.given.index(source.task.mask)] > 0.5
     for axis, wraps in enumerate(source.grid.periodic):
-        if not wraps:
+        if not wraps and source.task.domain == "grid":
             ends = np.moveaxis(inside, axis, 0)
             ends[0] = ends[-1] = False
     return inside.ravel()
