@@ -18,7 +18,7 @@ from ups.data.source import Source
 from ups.lazy_imports import Tensor, torch
 from ups.masks import fill, fill_given
 from ups.tensors import Window, mask_of, numeric_params
-from ups.types import Array, DataError, Grid, Points, TaskSpec
+from ups.types import Array, DataError, Points, TaskSpec
 
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
