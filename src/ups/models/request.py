@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -56,6 +56,14 @@ class Answer:
     departed: tuple[Departure, ...]
     lost: Tensor
     remarks: tuple[str, ...]
+
+    def rows(self, first: int, last: int, task: TaskSpec) -> Answer:
+        """What it says of samples `first` … `last` − 1, as if they had been asked for alone."""
+        frames, lost = self.frames[:, first:last], self.lost[first:last]
+        errors = None if self.errors is None else self.errors[first:last]
+        left = [replace(one, sample=one.sample - first) for one in self.departed if first <= one.sample < last]
+        remarks = (in_words(left, last - first, task), _lost_in_words(lost, task))
+        return Answer(frames, errors, tuple(left), lost, tuple(filter(None, remarks)))
 
     @property
     def left_range_at(self) -> list[int | None]:
