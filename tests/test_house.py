@@ -109,7 +109,13 @@ WORKSHOP = {
     "web": set(),
 }
 # And so for the apps.
-APPS: dict[str, set[str]] = {"wing": set(), "export": set()}
+APPS: dict[str, set[str]] = {
+    "wing": set(),
+    "export": {"page"},
+    "play": {"page", "serve"},
+    "serve": set(),
+    "page": set(),
+}
 
 
 def module_of(path: Path) -> str:

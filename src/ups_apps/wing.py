@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from ups.plugins import at, is_there
 from ups.wings import Command, Wing
 
-COMMANDS = ("ups_apps.export.command:COMMAND",)
+COMMANDS = (
+    "ups_apps.play.command:COMMAND",
+    "ups_apps.serve.command:COMMAND",
+    "ups_apps.export.command:COMMAND",
+)
 
 
 class Apps(Wing):

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Query, WebSocket
 from fastapi.responses import HTMLResponse, Response
 
 from ups_apps.page.page import rendered
-from ups_apps.play.starts import Samples, Start, drawn, has_equation
+from ups_apps.play.starts import Beginning, UnseenSamples, drawn, has_equation
 from ups_apps.play.truth import Truth
 from ups_apps.serve.packets import ENDING, packed
 from ups_apps.serve.questions import ARRAYS, asked, question_of
@@ -34,7 +34,7 @@ class Playground:
     def __init__(self, service: Service, stack: ExitStack, say: Any) -> None:
         self.service = service
         held = service.shelf.simulators
-        self.samples = {name: Samples(one, stack, say) for name, one in held.items()}
+        self.samples = {name: UnseenSamples(one, stack, say) for name, one in held.items()}
 
     @property
     def title(self) -> str:
@@ -86,7 +86,7 @@ class Playground:
 
     async def _start(self, make: Any) -> Response:
         async def answer() -> Response:
-            start: Start = await asyncio.get_running_loop().run_in_executor(None, make)
+            start: Beginning = await asyncio.get_running_loop().run_in_executor(None, make)
             there = start.inputs if start.state is None else start.state[0]
             frames = 1 if start.state is None else len(start.state)
             shape = [] if there is None else list(there.shape[:-1])

@@ -25,7 +25,7 @@ from ups_apps.serve.shelf import Shelved
 SEED = 20_260  # of random draws: others than those of any training
 
 
-class Start(NamedTuple):
+class Beginning(NamedTuple):
     """A state with what drives it, or of a steady task that alone; and the parameters it belongs to."""
 
     state: Array | None
@@ -34,7 +34,7 @@ class Start(NamedTuple):
     dt: float | None
 
 
-class Samples:
+class UnseenSamples:
     """The unseen samples of the run that a simulator is of, open until `stack` closes; none where its data are gone."""
 
     def __init__(self, held: Shelved, stack: ExitStack, say: Callable[[str], None]) -> None:
@@ -58,7 +58,7 @@ class Samples:
         """How many there are of a task."""
         return len(self.parts[task]) if task in self.parts else 0
 
-    def __getitem__(self, key: tuple[str, int]) -> Start:
+    def __getitem__(self, key: tuple[str, int]) -> Beginning:
         """The first frames of a sample."""
         name, index = key
         if not 0 <= index < self.count(name):
@@ -69,7 +69,7 @@ class Samples:
         window = part.window([index], [0], back, 0)
         params = _named(task, window.params[0])
         state = None if task.steady else window.context[0].numpy()
-        return Start(state, _inputs(task, window.inputs[0]), params, None if task.steady else float(window.dt[0]))
+        return Beginning(state, _inputs(task, window.inputs[0]), params, None if task.steady else float(window.dt[0]))
 
 
 def _silent(_: object) -> None:
@@ -106,17 +106,17 @@ def has_equation(task: TaskSpec) -> bool:
     return True
 
 
-def drawn(held: Shelved, name: str, seed: int) -> Start:
+def drawn(held: Shelved, name: str, seed: int) -> Beginning:
     """A random initial state of the equation of a task, and what drives it, on the grid of training."""
     task = held.simulator.codec.task(name)
     ranges = held.simulator.ranges()[task.name]
     low = {p.name: ranges[p.name][0] for p in task.parameters if p.name in ranges and not p.choices}
     equation = equation_of(task, low)
-    grid = Grid(held.simulator.codec.grids[task.name], task.periodic, task.bounds)
+    grid = Grid(held.simulator.codec.shapes[task.name], task.periodic, task.bounds)
     draw = Draw(SEED, [seed])
     inputs = equation.inputs(draw, grid)[0]
     if task.steady:
-        return Start(None, _inputs(task, inputs), {}, None)
+        return Beginning(None, _inputs(task, inputs), {}, None)
     points = equation.points(equation.schemes[0], grid)
     state = equation.initial(dataclasses.replace(draw, dtype=torch.float64), points).float().numpy()
-    return Start(state, _inputs(task, inputs), {}, None)
+    return Beginning(state, _inputs(task, inputs), {}, None)

@@ -30,9 +30,9 @@ TOLERANCE = 1e-8
 
 @dataclass
 class Truth:
-    """The solution of what was asked, a packet a frame; `stop` ends it between two frames."""
+    """The solution of what was question, a packet a frame; `stop` ends it between two frames."""
 
-    asked: Asked
+    question: Asked
     params: dict[str, Any]
     stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -42,7 +42,7 @@ class Truth:
 
     def packets(self) -> Iterator[bytes]:
         """A packet for each frame, and one with `done`."""
-        window = self.asked.request.window
+        window = self.question.request.window
         if len(window) != 1:
             raise ConfigError("the truth is solved for one sample.")
         frames = self._steady(window) if window.task.steady else self._frames(window)
@@ -83,7 +83,7 @@ class Truth:
             )
         stepper = _stepper(equation, scheme, fine, window, factor)
         state, now = stepper.start(refined(window.context[:, -1].double(), fine, bool(task.positive))), 0.0
-        for i in range(self.asked.request.steps):
+        for i in range(self.question.request.steps):
             self._tell(0.0)
             then = now + float(window.step(i)[0])
             state, now = stepper.advance(state, now, then), then

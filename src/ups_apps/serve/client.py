@@ -41,11 +41,13 @@ class Client:
 
     def rollout(self, u0: Any, steps: int = 1, **question: Any) -> NDArray[Any]:
         """The frames after a state; `question` is what `sim.rollout` takes: params, dt, task, inputs, ensemble."""
-        return self.answer(u0=u0, steps=steps, **question)["frames"]
+        frames: NDArray[Any] = self.answer(u0=u0, steps=steps, **question)["frames"]
+        return frames
 
     def solve(self, inputs: Any, **question: Any) -> NDArray[Any]:
         """The solution of a steady task."""
-        return self.answer(inputs=inputs, **question)["frames"]
+        frames: NDArray[Any] = self.answer(inputs=inputs, **question)["frames"]
+        return frames
 
     def answer(self, **question: Any) -> dict[str, Any]:
         """All that is answered: frames, times, errors where they were asked for, and remarks, by name."""
@@ -55,7 +57,7 @@ class Client:
             if question.get(name) is not None
         }
         file = io.BytesIO()
-        np.savez(file, question=np.array(json.dumps(question)), **arrays)
+        np.savez(file, **{"question": np.array(json.dumps(question)), **arrays})  # type: ignore[arg-type]
         with np.load(io.BytesIO(self._ask("/v1/rollout", file.getvalue())), allow_pickle=False) as answer:
             values: dict[str, Any] = {name: answer[name] for name in answer.files}
         values |= json.loads(str(values.pop("about")))

@@ -29,18 +29,18 @@ NUMBERS = 2**24  # of the frames of a batch, so that nobody waits long for the o
 class Job:
     """A request that waits for its answer; `gone` where nobody does any more."""
 
-    asked: Asked
+    question: Asked
     future: asyncio.Future[Answer]
     deadline: float
     gone: bool = False
     key: Hashable = field(init=False)
 
     def __post_init__(self) -> None:
-        request = self.asked.request
+        request = self.question.request
         # Draws are numbered by their place in a batch, so what draws is computed by itself.
         alone = request.ensemble is not None or request.error or request.stop_at is not None
         places = request.points is not None
-        self.key = id(self) if alone or places else (self.asked.held.name, request.window.task.name, request.steps)
+        self.key = id(self) if alone or places else (self.question.held.name, request.window.task.name, request.steps)
         self.key = (self.key, request.window.kind, request.window.inputs.shape[1:])
 
     @property
@@ -67,12 +67,14 @@ class Computing:
         for threads in (self.rollouts, self.frames, self.solutions):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, asked: Asked, is_gone: Callable[[], Any]) -> Answer:
+    async def answer(self, question: Asked, is_gone: Callable[[], Any]) -> Answer:
         """The answer to a question; BusyError where too many wait, OverdueError where it takes too long."""
+        if self.closing:
+            raise BusyError("the service ends.")
         if len(self.row) >= self.limits.waiting:
             raise BusyError(f"{len(self.row)} requests are waiting; come again in a second.")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        job = Job(asked, future, time.monotonic() + self.limits.seconds)
+        job = Job(question, future, time.monotonic() + self.limits.seconds)
         self.row.append(job)
         self.meters.add("ups_waiting")
         if not self.running:
@@ -82,10 +84,13 @@ class Computing:
         try:
             while not future.done():
                 await asyncio.wait({future}, timeout=0.5)
-                job.gone = job.gone or (not future.done() and await is_gone())
+                if not future.done() and await is_gone():
+                    raise OverdueError("nobody waits for the answer any more.")
             return future.result()
         finally:
             job.gone = True
+            if job in self.row:
+                self.row.remove(job)
             self.meters.add("ups_waiting", -1)
 
     async def _work(self) -> None:
@@ -112,12 +117,12 @@ class Computing:
         """The first that waits, and those after it that are of its kind; they are taken out of the row."""
         first, samples = self.row[0], 0
         jobs: list[Job] = []
-        each = first.asked.request.window.context[0, 0].numel() * first.asked.request.steps
+        each = first.question.request.window.context[0, 0].numel() * first.question.request.steps
         most = max(1, min(self.limits.batch, ROWS, NUMBERS // each))
         for job in list(self.row):
-            if job.key == first.key and (not jobs or samples + job.asked.samples <= most):
+            if job.key == first.key and (not jobs or samples + job.question.samples <= most):
                 jobs.append(job)
-                samples += job.asked.samples
+                samples += job.question.samples
                 self.row.remove(job)
         return jobs
 
@@ -131,19 +136,19 @@ class Computing:
                     "for fewer steps, samples or members."
                 )
 
-        first = jobs[0].asked
+        first = jobs[0].question
         with reporting(tell):
             tell(0.0)
-            window = Window.join([job.asked.request.window for job in jobs])
+            window = Window.join([job.question.request.window for job in jobs])
             answer = first.held.simulator.answer(replace(first.request, window=window))
         self.meters.add("ups_batches_total")
         self.meters.add("ups_batched_requests_total", len(jobs))
         self.meters.add("ups_frames_total", len(window) * first.request.steps * (first.request.ensemble or 1))
         answers, begin = list[Answer](), 0
         for job in jobs:
-            rows = answer if len(jobs) == 1 else answer.rows(begin, begin + job.asked.samples, window.task)
+            rows = answer if len(jobs) == 1 else answer.rows(begin, begin + job.question.samples, window.task)
             answers.append(rows)
-            begin += job.asked.samples
+            begin += job.question.samples
         return answers
 
     async def each(self, make: Callable[[], Iterator[Given]], threads: ThreadPoolExecutor | None = None) -> Any:

@@ -22,7 +22,7 @@ def packed(about: Mapping[str, Any], **arrays: Array | None) -> bytes:
     the arrays in little-endian float32, in the order of the pairs of name and shape that stand in it under `arrays`.
     """
     there = {name: np.ascontiguousarray(values, "<f4") for name, values in arrays.items() if values is not None}
-    shapes = [(name, list(np.shape(arrays[name]))) for name in there]
+    shapes = [(name, list(np.shape(values))) for name, values in arrays.items() if values is not None]
     head = json.dumps({**about, "arrays": shapes}, allow_nan=False).encode()
     head += b" " * (-len(head) % 4)
     return b"".join((len(head).to_bytes(4, "little"), head, *(values.tobytes() for values in there.values())))

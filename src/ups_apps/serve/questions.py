@@ -222,7 +222,11 @@ def as_json(values: Mapping[str, Any]) -> bytes:
 
 
 def _plain(array: Array) -> Any:
-    return array.tolist() if np.isfinite(array).all() else np.where(np.isfinite(array), array, None).tolist()
+    return (
+        array.tolist()
+        if np.isfinite(array).all()
+        else np.where(np.isfinite(array), array.astype(object), np.array(None)).tolist()
+    )
 
 
 def as_npz(values: Mapping[str, Any]) -> bytes:
@@ -230,5 +234,5 @@ def as_npz(values: Mapping[str, Any]) -> bytes:
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     about = {name: value for name, value in values.items() if name not in arrays}
     file = io.BytesIO()
-    np.savez(file, about=np.array(json.dumps(about)), **arrays)
+    np.savez(file, **{"about": np.array(json.dumps(about)), **arrays})  # type: ignore[arg-type]
     return file.getvalue()

@@ -38,7 +38,7 @@ from ups_apps.serve.questions import (
     question_of,
 )
 from ups_apps.serve.shelf import Shelf, warm
-from ups_apps.serve.streaming import Stream
+from ups_apps.serve.streaming import FrameStream
 
 REFUSALS = {
     401: "The token is missing or wrong",
@@ -63,7 +63,7 @@ class Refusal(BaseModel):
     error: str
 
 
-class RefusedError(Exception):
+class RefusalError(Exception):
     """An answer that is a refusal, with its status."""
 
     def __init__(self, status: int, sentence: str) -> None:
@@ -122,7 +122,7 @@ class Service:
     async def _read(self, request: Request, sizes: list[int]) -> tuple[RolloutQuestion, Mapping[str, Any]]:
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, NPZ):
-            raise RefusedError(415, f"the body is {kind[:60]}, but must be {JSON} or {NPZ}.")
+            raise RefusalError(415, f"the body is {kind[:60]}, but must be {JSON} or {NPZ}.")
         body = await self._body(request, min(self.limits.body, MOST_TEXT if kind == JSON else self.limits.body), sizes)
         loop = asyncio.get_running_loop()
         if kind == JSON:
@@ -130,23 +130,30 @@ class Service:
         return await loop.run_in_executor(None, from_npz, body, self.limits)
 
     async def _body(self, request: Request, most: int, sizes: list[int]) -> bytes:
-        """The body of a request, as long as it is not too large and comes in time; `sizes` are those of its pieces."""
-        pieces = []
+        """The body of a request, as long as it is not too large and comes in time; `sizes` are those of its pieces.
+
+        One that is too large is read to its end, or four times as far, for who still sends does not listen.
+        """
+        pieces, size = list[bytes](), 0
         try:
             async with asyncio.timeout(self.limits.arrival):
                 async for piece in request.stream():
-                    sizes.append(len(piece))
-                    self.arriving += len(piece)
-                    if sum(sizes) > most:
-                        hint = f"send less, or {NPZ}." if most < self.limits.body else "send less."
-                        raise RefusedError(413, f"the body is larger than {data_size(most)}; {hint}")
-                    if self.arriving > BODIES * self.limits.body:
-                        raise BusyError("too many large requests come at once; come again in a second.")
-                    pieces.append(piece)
+                    size += len(piece)
+                    if size > 4 * most:
+                        break
+                    if size <= most and self.arriving <= BODIES * self.limits.body:
+                        pieces.append(piece)
+                        sizes.append(len(piece))
+                        self.arriving += len(piece)
         except TimeoutError:
-            raise RefusedError(408, f"the body did not come within {self.limits.arrival:g} s; send it again.") from None
+            raise RefusalError(408, f"the body did not come within {self.limits.arrival:g} s; send it again.") from None
         except ClientDisconnect:
-            raise RefusedError(408, "the connection closed before the body had come.") from None
+            raise RefusalError(408, "the connection closed before the body had come.") from None
+        if size > most:
+            hint = f"send less, or {NPZ}." if most < self.limits.body else "send less."
+            raise RefusalError(413, f"the body is larger than {data_size(most)}; {hint}")
+        if size > sum(map(len, pieces)):
+            raise BusyError("too many large requests come at once; come again in a second.")
         return b"".join(pieces)
 
     async def stream(self, socket: WebSocket) -> None:
@@ -157,7 +164,7 @@ class Service:
             put = await asyncio.get_running_loop().run_in_executor(
                 None, asked, self.shelf, self.limits, question_of(about), arrays
             )
-            running = Stream(put)
+            running = FrameStream(put)
             self.meters.add("ups_frames_total", put.request.steps)
             return running.packets, running.stop
 
@@ -229,7 +236,7 @@ async def refusing(answer: Callable[[], Awaitable[Response]]) -> Response:
     """An answer, or the refusal that stands for an error of the one who asks."""
     try:
         return await answer()
-    except RefusedError as refused:
+    except RefusalError as refused:
         return json_of({"error": str(refused)}, refused.status)
     except ERRORS as error:
         status = status_of(error)

@@ -73,7 +73,7 @@ def card_of(held: Shelved, task: TaskSpec) -> dict[str, Any]:
         "name": task.name,
         "title": EQUATIONS[task.equation].task.title if task.equation and task.title == task.name else task.title,
         "simulator": held.name,
-        "shape": list(simulator.codec.grids[task.name]),
+        "shape": list(simulator.codec.shapes[task.name]),
         "box": [list(ends) for ends in task.bounds],
         "periodic": list(task.periodic),
         "axes": list(task.axes[: task.ndim]),
@@ -139,7 +139,7 @@ def about(held: Sequence[Shelved]) -> list[tuple[str, str]]:
         weights = sum(p.numel() for p in one.simulator.parameters())
         rows.append((one.name, f"{weights:,} weights; parts {', '.join(one.simulator.parts)}"))
         for task in one.simulator.tasks:
-            cells = " × ".join(map(str, one.simulator.codec.grids[task.name]))
+            cells = " × ".join(map(str, one.simulator.codec.shapes[task.name]))
             laws = ", ".join(law.name for law in EQUATIONS[task.equation]().laws()) if task.equation else ""
             rows.append((task.name, f"{cells} cells; {', '.join(task.channels)}" + (f"; laws: {laws}" if laws else "")))
         made = one.simulator.provenance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ups.models.limits import departed_of, in_words
-from ups.models.request import Answer
+from ups.models.request import Answer, Request
 from ups.models.simulator import Simulator
 from ups.models.stepping import Stepping
 from ups.models.trust import error_model, relative_spread, signs_of
@@ -27,10 +27,10 @@ BAND = (0.05, 0.95)  # of the members of an ensemble lie within what is shown of
 
 
 @dataclass
-class Stream:
+class FrameStream:
     """The packets of one question. `stop` ends whatever is computed of it between two steps."""
 
-    asked: Asked
+    question: Asked
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def stop(self) -> None:
@@ -44,11 +44,11 @@ class Stream:
     def packets(self) -> Iterator[bytes]:
         """First what is unlike training, then a packet for each frame, then for each what an ensemble says of it, and
         at last one with `done`."""
-        request, simulator = self.asked.request, self.asked.held.simulator
+        request, simulator = self.question.request, self.question.held.simulator
         window = request.window
         if len(window) != 1 or request.points is not None or request.stop_at is not None:
             raise ConfigError("a stream is of one sample on a grid and to its end; ask for others by POST /v1/rollout.")
-        yield packed({"step": 0, "remarks": list(self.asked.arrays.remarks)})
+        yield packed({"step": 0, "remarks": list(self.question.arrays.remarks)})
         if window.task.steady:
             remarks = yield from self._whole(replace(request, ensemble=None), mean=True)
         else:
@@ -58,11 +58,11 @@ class Stream:
         left = next((r for r in remarks if isinstance(r, int)), None)
         yield packed({"done": True, "left": left, "remarks": [r for r in remarks if isinstance(r, str)]})
 
-    def _whole(self, request: Any, mean: bool) -> Iterator[bytes]:
+    def _whole(self, request: Request, mean: bool) -> Generator[bytes, None, list[str | int]]:
         """A whole answer: the frames themselves, or what its members say of them."""
         with reporting(self._tell):
             self._tell(0.0)
-            answer: Answer = self.asked.held.simulator.answer(request)
+            answer: Answer = self.question.held.simulator.answer(request)
         members = answer.frames[:, 0]
         for i in range(members.shape[1]):
             about: dict[str, Any] = {"step": i + 1}
@@ -78,7 +78,7 @@ class Stream:
         return list(answer.remarks)
 
 
-def _stepped(simulator: Simulator, window: Window, steps: int, error: bool) -> Any:
+def _stepped(simulator: Simulator, window: Window, steps: int, error: bool) -> Generator[bytes, None, list[str | int]]:
     """Packets of the frames of a rollout, and afterwards what there is to say of all of them."""
     model = error_model(simulator, window.task, window.grid.periodic) if error else None
     frames: list[Tensor] = []

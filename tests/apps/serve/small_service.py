@@ -31,7 +31,7 @@ def simulator(*names: str, draws: bool = False, seed: int = 0) -> Simulator:
     if draws:
         configs["residual"] = ResidualConfig(width=16, depth=1, heads=2, modes=4)
     tasks = [TASKS[name] for name in names]
-    made = assemble(tasks, configs, grids={name: GRIDS[name] for name in names}, kinds=KINDS, seed=seed)
+    made = assemble(tasks, configs, shapes={name: GRIDS[name] for name in names}, kinds=KINDS, seed=seed)
     noise = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in made.parameters():
