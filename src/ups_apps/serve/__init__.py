@@ -1,5 +1,5 @@
 """A trained simulator as a service: requests by HTTP, frames as they are computed by WebSocket."""
 
-from ups_apps.serve.client import Client, ServiceError
+from ups_apps.serve.client import RemoteSimulator, ServiceError
 
-__all__ = ["Client", "ServiceError"]
+__all__ = ["RemoteSimulator", "ServiceError"]

@@ -21,8 +21,8 @@ class ServiceError(RuntimeError):
         self.status = status
 
 
-class Client:
-    """`Client("http://127.0.0.1:8000").rollout(u0, steps=100, params={"nu": 0.01})`.
+class RemoteSimulator:
+    """`RemoteSimulator("http://127.0.0.1:8000").rollout(u0, steps=100, params={"nu": 0.01})`.
 
     Args:
         address: Of the service.

@@ -25,7 +25,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 from small_service import listening, saved, simulator
 
 from ups.models import Simulator
-from ups_apps.serve import Client, ServiceError
+from ups_apps.serve import RemoteSimulator, ServiceError
 from ups_apps.serve.limits import ServiceLimits
 from ups_apps.serve.packets import packed, unpacked
 from ups_apps.serve.service import Service, app_of
@@ -42,8 +42,8 @@ class Running(NamedTuple):
     drawing: Simulator
 
     @property
-    def client(self) -> Client:
-        return Client(self.address)
+    def client(self) -> RemoteSimulator:
+        return RemoteSimulator(self.address)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,9 @@ def test_requests_that_wait_are_computed_as_one_and_answered_each_for_itself(run
     states[1] = 1e4 * states[1]
     with ThreadPoolExecutor(4) as pool:
         ask = {"task": "burgers1d", "simulator": "plain", "params": NU}
-        waiting = [pool.submit(lambda u: Client(running.address).answer(u0=u, steps=3, **ask), u) for u in states]
+        waiting = [
+            pool.submit(lambda u: RemoteSimulator(running.address).answer(u0=u, steps=3, **ask), u) for u in states
+        ]
         while running.service.meters.values["ups_waiting", ""] < 4:
             time.sleep(0.01)
         open_again.set()
@@ -312,15 +314,15 @@ def test_an_artifact_that_is_replaced_changes_no_answer_of_a_running_service(tmp
     path, u0 = saved(simulator("burgers1d"), tmp_path, "one"), state()
     service = Service(Shelf([path]))
     with listening(app_of(service), service) as address:
-        before = Client(address).rollout(u0, 3, params=NU)
+        before = RemoteSimulator(address).rollout(u0, 3, params=NU)
         saved(simulator("burgers1d", seed=9), tmp_path, "one")
-        assert np.array_equal(Client(address).rollout(u0, 3, params=NU), before)
+        assert np.array_equal(RemoteSimulator(address).rollout(u0, 3, params=NU), before)
         path.unlink()
-        assert np.array_equal(Client(address).rollout(u0, 3, params=NU), before)
+        assert np.array_equal(RemoteSimulator(address).rollout(u0, 3, params=NU), before)
     saved(simulator("burgers1d", seed=9), tmp_path, "one")
     service = Service(Shelf([path]))
     with listening(app_of(service), service) as address:
-        assert not np.array_equal(Client(address).rollout(u0, 3, params=NU), before)
+        assert not np.array_equal(RemoteSimulator(address).rollout(u0, 3, params=NU), before)
 
 
 def test_no_page_of_the_world_reaches_a_service_of_this_machine(running: Running) -> None:
@@ -341,9 +343,9 @@ def test_beyond_this_machine_nothing_is_answered_without_the_token(running: Runn
     with listening(app_of(service), service, token, "0.0.0.0") as address:
         for other in (None, "", "a-token-of-this-tesu", "é"):
             with pytest.raises((ServiceError, UnicodeEncodeError)) as refused:
-                Client(address, other).tasks()
+                RemoteSimulator(address, other).tasks()
             assert getattr(refused.value, "status", 401) == 401
-        assert [task["name"] for task in Client(address, token).tasks()][:2] == ["burgers1d", "reacdiff2d"]
+        assert [task["name"] for task in RemoteSimulator(address, token).tasks()][:2] == ["burgers1d", "reacdiff2d"]
         with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
             assert json.load(answer)["status"] == "ok"
 
