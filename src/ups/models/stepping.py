@@ -61,7 +61,7 @@ class Stepping:
             if torch.is_grad_enabled():
                 frames.append(frame)
             else:
-                whole = frame.new_empty(len(frame), steps, *frame.shape[1:]) if whole is None else whole
+                whole = frame.new_empty(frame.shape[0], steps, *frame.shape[1:]) if whole is None else whole
                 whole[:, i] = frame
             tell((i + 1) / steps)
         return torch.stack(frames, 1) if whole is None else whole

@@ -13,19 +13,20 @@ from ups.wings import USE, Command
 def export(run: Path, *, to: str, task: str | None = None, out: Place | None = None, overwrite: bool = False) -> None:
     """Write a trained simulator as a file that runs without `ups`; its path is the last line printed.
 
-    `pt2` are programs of torch.export, which run with torch alone and give the same bits. The file holds a card with
-    tasks, trained ranges and licence, and what the export leaves out: ensembles, refinement, other grids.
+    `pt2` are programs of torch.export, which run with torch alone and give the same bits. `onnx` is a whole rollout as
+    one graph; it is written only if onnxruntime agrees with torch to 1e-5. The file holds a card with tasks, trained
+    ranges and licence, and what the export leaves out: ensembles, refinement, other grids.
 
     Parameters
     ----------
     run
         A run folder, or a simulator artifact.
     to
-        pt2.
+        pt2 or onnx, or a format of an installed package.
     task
         Which task, where the simulator knows several.
     out
-        The file. `RUN-TASK.pt2` in this folder by default.
+        The file. `RUN-TASK.FORMAT` in this folder by default.
     overwrite
         Replace a file that is there.
     """
