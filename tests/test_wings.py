@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from pages_of import ROOT
+from test_house import FILES, imports_of, module_of
+from ups.cli.app import main
+from ups.plugins import _installed
 
 SMALL = """
 data: {b: {task: burgers1d, samples: 12, resolution: 32, frames: 9, params: {nu: 0.1}}}
@@ -42,6 +45,21 @@ class OnlyTheCopy(MetaPathFinder):
 
 sys.meta_path.insert(0, OnlyTheCopy())
 """
+# What a module of a test imports when it is collected, and programs in it that are text.
+IMPORTED = re.compile(r"^(?:from|import) (\w+)", re.MULTILINE)
+CODE_IN_TEXT = re.compile(r"""(\"{3}|'{3}).*?\1""", re.DOTALL)
+END = "=== "
+ONE_AFTER_THE_OTHER = f"""
+import sys
+from ups.cli.app import main
+
+sys.stderr = sys.stdout
+for line in sys.argv[1:]:
+    try:
+        main(line.split())
+    except SystemExit as ended:
+        print("{END}", ended.code, "{END}", sep="", flush=True)
+"""
 
 
 class Copy:
@@ -69,6 +87,11 @@ class Copy:
 
     def ups(self, *words: str, code: int = 0) -> str:
         return self.python("-m", "ups", *words, code=code)
+
+    def commands(self, *lines: str) -> list[tuple[int, str]]:
+        """Exit code and output of commands that are given in one process, one after the other."""
+        said = self.python("-c", ONE_AFTER_THE_OTHER, *lines).split(END)
+        return [(int(code), text) for text, code in zip(said[:-1:2], said[1::2], strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -134,24 +157,27 @@ def test_the_instrument_alone_trains_on_two_ranks_of_torchrun_and_goes_on(alone:
 
 
 def test_the_instrument_alone_has_no_command_and_no_key_of_the_workshop(alone: Copy) -> None:
-    text = alone.ups("--help")
+    (_, text), (_, keys), *refused = alone.commands(
+        "--help",
+        "config show small.yaml",
+        "run small.yaml --tracking csv",
+        "run small.yaml --data.b.file https://example.org/x.hdf5",
+    )
     for name in ("sweep", "launch", "doctor", "faults", "bundle", "bench", "track", "export"):
         assert not re.search(rf"│ {name} ", text), name
-    keys = alone.ups("config", "show", "small.yaml")
     assert not re.search(r"^(limits|tracking|sync):", keys, re.M)
-    assert "tracking" in alone.ups("run", "small.yaml", "--tracking", "csv", code=2)
-    refused = alone.ups("run", "small.yaml", "--data.b.file", "https://example.org/x.hdf5", code=2)
-    assert "download it and name the file" in refused
+    assert [code for code, _ in refused] == [2, 2]
+    assert "tracking" in refused[0][1]
+    assert "download it and name the file" in refused[1][1]
 
 
-def test_the_tests_of_the_instrument_need_no_other_wing(alone: Copy) -> None:
-    words = ("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--ignore", "tests/test_wings.py")
-    for name in ("tests", "docs", "configs", "pyproject.toml", "Containerfile", "README.md"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, alone.place / name)
-    for wing in ("fleet", "bench", "apps"):
-        shutil.rmtree(alone.place / "tests" / wing)
-    assert "tests/engine/test_loop.py" in alone.python(*words, "tests")
+def test_the_tests_of_the_instrument_need_no_other_wing() -> None:
+    tests = ROOT / "tests"
+    theirs = {path.stem for wing in ("fleet", "bench", "apps") for path in (tests / wing).glob("*.py")} - {"conftest"}
+    for path in sorted(tests.rglob("*.py")):
+        if path.relative_to(tests).parts[0] not in ("fleet", "bench", "apps"):
+            modules = IMPORTED.findall(CODE_IN_TEXT.sub("", path.read_text()))
+            assert not {"ups_fleet", "ups_bench", "ups_apps", *theirs} & {*modules}, path
 
 
 PLUG_INS = {
@@ -167,9 +193,24 @@ PLUG_INS = {
 }
 
 
-@pytest.mark.parametrize("name", PLUG_INS)
-def test_a_plug_in_can_be_deleted_by_itself(name: str, tmp_path: Path) -> None:
-    copy = Copy(tmp_path, PLUG_INS[name])
+def test_no_plug_in_imports_another() -> None:
+    homes = {name: place.removesuffix(".py").replace("/", ".") for name, place in PLUG_INS.items()}
+
+    def around(module: str) -> set[str]:
+        return {name for name, home in homes.items() if f"{module}.".startswith(f"{home}.")}
+
+    for path in FILES:
+        if own := around(module_of(path)):
+            inside = {name for name, home in homes.items() if own & around(home)}
+            others = set().union(*map(around, imports_of(path))) - inside
+            assert not others, f"{path} imports {others}"
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_plug_ins_can_be_deleted_and_the_others_are_there(half: int, tmp_path: Path) -> None:
+    """Half of them at a time; none imports another, so each can be deleted by itself."""
+    gone, left = (set([*PLUG_INS][start::2]) for start in (half, 1 - half))
+    copy = Copy(tmp_path, *(PLUG_INS[name] for name in gone))
     program = (
         "from ups.run.config import run_config; run_config()()\n"
         "from ups_fleet.tracking import MIRRORS; from ups_fleet.submit import ENGINES; import ups_fleet.cli.worker\n"
@@ -178,10 +219,11 @@ def test_a_plug_in_can_be_deleted_by_itself(name: str, tmp_path: Path) -> None:
         "print('tables', *(row.__name__ for table in (MIRRORS, ENGINES) for row in table.values()))"
     )
     text = copy.python("-c", program)
-    tables = text.rpartition("tables")[2].lower()
-    assert name not in tables
-    assert {"wandb", "mlflow", "vast", "sky"} - {name} <= set(tables.split())
-    assert not re.search(rf"│ {name} ", text)
+    tables = set(text.rpartition("tables")[2].lower().split())
+    assert not gone & tables
+    assert {"wandb", "mlflow", "vast", "sky"} & left <= tables
+    for name, above in {"bundle": "bundle", "bench": "bench", "export": "apps"}.items():
+        assert bool(re.search(rf"│ {name} ", text)) == ({name, above} <= left)
 
 
 SQLITE = """
@@ -239,17 +281,33 @@ def test_a_package_adds_a_tracker_and_a_command(tmp_path: Path) -> None:
     assert "lines" in copy.ups("run", "small.yaml", "--tracking", "liness", code=2)
 
 
-def test_a_package_that_takes_a_name_or_cannot_be_imported_is_named(tmp_path: Path) -> None:
-    copy = Copy(tmp_path)
-    package(copy.src, "[ups.trackers]\ncsv = lines_of_runs:Lines\n[ups.commands]\n")
-    refused = copy.ups("run", "small.yaml", "--tracking", "csv", code=2)
-    assert "lines_of_runs:Lines adds 'csv'" in refused
-    points = copy.src / "lines_of_runs-1.0.dist-info/entry_points.txt"
-    points.write_text("[ups.trackers]\nlost = not_there:Lines\n")
-    refused = copy.ups("run", "small.yaml", "--tracking", "lost", code=2)
-    assert "lines-of-runs adds 'lost'" in refused
-    assert "not_there" in refused
-    points.write_text("[ups.commands]\nlost = not_there:COMMAND\n")
-    refused = copy.ups("--help", code=2)
-    assert refused.startswith("ups: lines-of-runs adds 'lost' to the commands of ups")
-    assert "Traceback" not in refused
+def test_a_package_that_takes_a_name_or_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+
+    def place_of(points: str) -> Path:
+        place = tmp_path / f"{len(points)}"
+        place.mkdir()
+        package(place, points)
+        return place
+
+    def refused(points: str, tracker: str) -> str:
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(place_of(points))
+            patch.setattr("ups.plugins._installed", _installed.__wrapped__)
+            with pytest.raises(SystemExit) as ended:
+                main(["run", str(tmp_path / "small.yaml"), "--tracking", tracker])
+        assert ended.value.code == 2
+        return capsys.readouterr().err
+
+    assert "lines_of_runs:Lines adds 'csv'" in refused("[ups.trackers]\ncsv = lines_of_runs:Lines\n", "csv")
+    lost = refused("[ups.trackers]\nlost = not_there:Lines\n", "lost")
+    assert "lines-of-runs adds 'lost'" in lost
+    assert "not_there" in lost
+    env = {**os.environ, "PYTHONPATH": str(place_of("[ups.commands]\nlost = not_there:COMMAND\n"))}
+    words = [sys.executable, "-m", "ups", "--help"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ups: lines-of-runs adds 'lost' to the commands of ups")
+    assert "Traceback" not in done.stderr
