@@ -55,7 +55,7 @@ class Ended:
 
 
 def run_ranks(
-    function: Callable[..., Any], world: int, *args: Any, timeout: float = 150, env: Mapping[str, str] = {}
+    function: Callable[..., Any], world: int, *args: Any, timeout: float = 400, env: Mapping[str, str] = {}
 ) -> list[Ended]:
     """`function(*args)` in `world` processes with the environment that a launcher gives; how each ended, by rank.
 

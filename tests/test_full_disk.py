@@ -90,7 +90,7 @@ def test_what_hdf5_cannot_write_is_no_crash_of_it(data: Path, tmp_path: Path) ->
     limit = f"{limit}; import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     asked = [sys.executable, "-c", limit, *words]
-    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == Ending.STORAGE, done.stderr
     (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("ups: ")]
     assert "no file that this process writes may be larger than 4.1 kB (ulimit -f)" in sentence

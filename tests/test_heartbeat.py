@@ -23,13 +23,14 @@ def beat_of(path: Path) -> Beat:
 def test_a_reader_sees_what_the_rank_last_said(tmp_path: Path) -> None:
     path = tmp_path / "beat"
     pulse = Pulse(path, rank=3)
+    before = time.monotonic()
     pulse.beat("forward", 7, op="all_gather blocks.0 ü" + "x" * 40)
     pulse.note(16)
     beat = beat_of(path)
     assert (beat.rank, beat.pid, beat.step, beat.phase, beat.microbatch) == (3, os.getpid(), 7, "forward", 16)
     assert beat.op.startswith("all_gather blocks.0 ü")
     assert len(beat.op.encode()) <= 32
-    assert 0 <= time.monotonic() - beat.time < 1
+    assert before <= beat.time <= time.monotonic()
     pulse.beat("backward")
     assert (beat_of(path).step, beat_of(path).phase, beat_of(path).count) == (7, "backward", beat.count + 1)
     assert not beat_of(path).done
@@ -105,8 +106,8 @@ def test_a_reader_never_sees_half_a_beat_and_a_kill_leaves_one_readable(tmp_path
     try:
         while read(path) is None:
             time.sleep(0.01)
-        last, end = 0, time.monotonic() + 0.7
-        while time.monotonic() < end:
+        last, end = 0, time.monotonic() + 120
+        while last < 5000 and time.monotonic() < end:
             beat = beat_of(path)
             assert beat.op in ("", str(beat.step))
             assert beat.microbatch - beat.step in (0, 1)
@@ -115,7 +116,7 @@ def test_a_reader_never_sees_half_a_beat_and_a_kill_leaves_one_readable(tmp_path
     finally:
         writer.send_signal(signal.SIGKILL)
         writer.wait()
-    assert beat_of(path).count >= last > 100
+    assert beat_of(path).count >= last >= 5000
 
 
 def test_nothing_here_needs_torch() -> None:

@@ -47,7 +47,7 @@ def test_data_below_a_name_that_is_no_text_is_read_and_written(folder: Path) -> 
     code = "import json, sys\nfrom ups.cli.app import main\nfor words in json.loads(sys.argv[1]):\n"
     code += "    try:\n        main(['data', *words])\n    except SystemExit as end:\n        print('ended', end.code)"
     asked = [sys.executable, "-c", code, json.dumps(commands)]
-    done = subprocess.run(asked, check=False, capture_output=True, timeout=120)
+    done = subprocess.run(asked, check=False, capture_output=True, timeout=600)
     assert done.stdout.count(b"ended 0") == 3, done.stderr
     assert b"Traceback" not in done.stderr
     assert (folder / "s.json").is_file()

@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("limit", "most"), [(8, 8), (16, 16), (16, 4096)])
 def test_a_run_that_may_open_few_files_says_so_before_it_begins(limit: int, most: int, config: Path) -> None:
     words = [sys.executable, "-c", LIMITED.format(limit, most) + RUN, "run", "config.yaml"]
-    done = subprocess.run(words, check=False, cwd=config, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, check=False, cwd=config, capture_output=True, text=True, timeout=600)
     last = done.stderr.strip().splitlines()[-1]
     assert (done.returncode, done.stdout) == (2, "")
     assert last.startswith(f"ups: {limit} open files allowed per process, too few for the run; `ulimit -n")

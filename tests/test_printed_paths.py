@@ -105,7 +105,7 @@ def test_the_last_line_is_the_path_to_the_byte(data: Path, tmp_path: Path, name:
     )
     places = {"split": asked["split"], "fetch": tmp_path / name, "import": tmp_path / name}
     words = [commands(data, place)[command] for command, place in places.items()]
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(words)], check=True, capture_output=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(words)], check=True, capture_output=True, timeout=600)
     answers = [piece.splitlines()[-1] for piece in done.stdout.split(b"\n---\n")[:-1]]
     assert answers == [os.fsencode(path) for path in asked.values()]
 

@@ -80,7 +80,7 @@ class Copy:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("UPS_", "PYTEST"))}
         env |= {"PYTHONPATH": str(self.src), "CUDA_VISIBLE_DEVICES": "", **variables}
         done = subprocess.run(
-            [sys.executable, *words], cwd=self.place, env=env, capture_output=True, text=True, check=False, timeout=250
+            [sys.executable, *words], cwd=self.place, env=env, capture_output=True, text=True, check=False, timeout=600
         )
         assert done.returncode == code, f"exit code {done.returncode}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done.stdout if code == 0 else done.stderr
@@ -307,7 +307,7 @@ def test_a_package_that_takes_a_name_or_cannot_be_imported_is_named(
     assert "not_there" in lost
     env = {**os.environ, "PYTHONPATH": str(place_of("[ups.commands]\nlost = not_there:COMMAND\n"))}
     words = [sys.executable, "-m", "ups", "--help"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 2
     assert done.stderr.startswith("ups: lines-of-runs adds 'lost' to the commands of ups")
     assert "Traceback" not in done.stderr

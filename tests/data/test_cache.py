@@ -405,7 +405,7 @@ def test_killed_builders_and_builders_at_once_leave_one_whole_cache(part: Trajec
         process.join()
     processes = [start() for _ in range(3)]
     for process in processes:
-        process.join(30)
+        process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     folder = tmp_path / "cache" / "train"
     assert verify(folder) is None
@@ -420,15 +420,23 @@ def test_builders_share_the_work(part: Trajectories, tmp_path: Path) -> None:
     mine = builder(part, tmp_path, shard=1)
     mine.draft.mkdir(parents=True)
     lock = str(mine.draft / "4.lock")
-    code = f"import fcntl,time\nf=open({lock!r},'w')\nfcntl.flock(f,2)\nprint(1,flush=True)\ntime.sleep(1)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
+    code = f"import fcntl,sys\nf=open({lock!r},'w')\nfcntl.flock(f,2)\nprint(1,flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
+        assert other.stdin is not None
+        release = other.stdin.close
         other.stdout.readline()
         told: list[int] = []
-        mine.report = lambda done, _: told.append(done)
+
+        def report(done: int, _: int) -> None:
+            told.append(done)
+            if told.count(9) > 1:  # it waits for the tenth
+                release()
+
+        mine.report = report
         mine.run()
         assert other.wait() == 0
-    assert told.count(9) > 1, "it waited for the tenth"
+    assert told.count(9) > 1
     assert verify(mine.folder) is None
 
 
@@ -481,7 +489,7 @@ def test_private_memory_stays_small_however_much_is_read(tmp_path: Path) -> None
     folder = Builder(part, wide, key(part), tmp_path / "cache" / "train", shard=8 * 2**20).run()
     assert read_manifest(folder)["bytes"] > 50 * 2**20
     code = MEMORY.format(tests=str(Path(__file__).parent), folder=str(folder))
-    found = subprocess.run([sys.executable, "-c", code, "1"], capture_output=True, text=True, timeout=120, check=True)
+    found = subprocess.run([sys.executable, "-c", code, "1"], capture_output=True, text=True, timeout=600, check=True)
     assert 0 < float(found.stdout) < 32, "megabytes"
 
 

@@ -280,7 +280,7 @@ def test_verification_can_be_shared_and_needs_no_torch(tmp_path: Path) -> None:
     assert sorted(map(str, problems)) == ["None", "None", "rank-0-0.safetensors is not what was written"]
     cut(tmp_path / LAST[0], "rank-0-0.safetensors")
     code = f"import sys, pathlib\nfrom ups.engine.checkpoint.manifest import newest_whole\nassert newest_whole(pathlib.Path({str(tmp_path)!r})) is None\nassert 'torch' not in sys.modules"  # noqa: E501
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
@@ -498,7 +498,7 @@ def die(point: str, rank: int) -> Callable[[str], None]:
 
 
 def save_and_die(folder: Path, point: str, victim: int) -> tuple[int | None, float]:
-    store = member(folder)
+    store = member(folder, seconds=140)
     for step in (1, 2):
         store.save(Snapshot(step, both(step), {"step": step}))
         store.wait()
@@ -521,12 +521,12 @@ KILLS = [f"{when} {what}" for what in POINTS for when in ("before", "after") if 
 def test_a_kill_at_any_point_leaves_a_whole_checkpoint(tmp_path: Path, point: str, world: int, victim: int) -> None:
     if victim and "shard" not in point:
         pytest.skip("rank 0 does this alone")
-    results = run_ranks(save_and_die, world, tmp_path, point, victim, timeout=30)
+    results = run_ranks(save_and_die, world, tmp_path, point, victim)
     assert results[victim].exitcode == -signal.SIGKILL
     for rank, result in enumerate(results):
         if rank != victim and result.value is not None:  # it noticed, soon, or the checkpoint was published already
             assert result.value[0] in (errno.ECONNABORTED, None)
-            assert result.value[1] < 5
+            assert result.value[1] < 100, "it has not waited for who cannot come"
     said: list[str] = []
     store = CheckpointStore(tmp_path, say=said.append)
     found = store.newest()
@@ -620,40 +620,44 @@ def test_a_folder_that_ranks_do_not_share_is_named(tmp_path: Path) -> None:
         assert "rank 1: No such file or directory" in words
 
 
-def silent_peer(folder: Path) -> tuple[str, float]:
+def silent_peer(folder: Path) -> str:
     store = member(folder, seconds=1)
-    start = time.monotonic()
     given_up = folder.with_name(f"{folder.name}-given-up")
     if store.rank == 1:
-        while not given_up.exists() and time.monotonic() < start + 50:
+        end = time.monotonic() + 100
+        while not given_up.exists():
+            assert time.monotonic() < end, "it is waited for for ever"
             time.sleep(0.05)
-        return "", 0.0
+        return ""
     store.save(Snapshot(1, plain(1)))
     try:
         store.wait()
     except OSError as error:
-        return str(error), time.monotonic() - start
+        return str(error)
     finally:
         given_up.touch()
-    return "saved", 0.0
+    return "saved"
 
 
 def test_a_rank_that_does_not_come_is_waited_for_only_so_long(tmp_path: Path) -> None:
-    words, seconds = values(run_ranks(silent_peer, 2, tmp_path))[0]
-    assert "the ranks lost each other" in words
-    assert seconds < 40
+    assert "the ranks lost each other" in values(run_ranks(silent_peer, 2, tmp_path))[0]
 
 
-def test_saving_blocks_little(tmp_path: Path) -> None:
-    tensors = {f"w{i}": torch.randn(250_000) for i in range(24)}
-    store, blocked, whole = CheckpointStore(tmp_path), list[float](), list[float]()
-    for step in range(4):
-        start = time.perf_counter()
-        store.save(Snapshot(step, tensors))
-        blocked.append(time.perf_counter() - start)
-        store.wait()
-        whole.append(time.perf_counter() - start)
-    assert min(blocked[1:]) <= 0.1 * max(whole[1:])  # the first one also allocates; other work disturbs the clock
+def test_saving_does_not_wait_for_the_disk_and_keeps_what_the_tensors_were(tmp_path: Path) -> None:
+    store, may_write, in_time = CheckpointStore(tmp_path), threading.Event(), list[bool]()
+    store.at = lambda point: in_time.append(may_write.wait(60))  # type: ignore[assignment]  # noqa: ARG005
+    tensors = {n: t.clone() for n, t in plain(1).items()}
+    store.save(Snapshot(1, tensors))
+    for tensor in tensors.values():
+        tensor.zero_()
+    may_write.set()
+    store.wait()
+    assert in_time
+    assert all(in_time), "what saves has gone on before anything was written"
+    found, back = store.newest(), blank(plain(1))
+    assert found is not None
+    store.load(found, back)
+    assert same(back, plain(1))
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_wait_that_an_exception_ends_is_over() -> None:
     assert words == ["gather", ""]
 
 
-def control(seconds: float = 20) -> Control:
+def control(seconds: float = 140) -> Control:
     join_group(seconds)
     rank, world = dist.get_rank(), dist.get_world_size()
     return Control(
@@ -140,28 +141,31 @@ def test_different_operations_are_named_on_every_rank_before_anything_hangs(call
         assert kind == DesyncError.__name__
         assert said in sentence
         assert later == sentence, "there is no common place to go on from"
-        assert seconds < 20
+        assert seconds < 100
 
 
-def lonely(how: str) -> tuple[str, float]:
-    c = control(seconds=1)
-    c.gate("first")
+def lonely(how: str, given_up: Path) -> str:
+    c = control(seconds=2 if how == "stuck" else 140)
+    if how == "killed":
+        c.gate("first")
     if c.rank == 1:
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(2.5)
-    began = time.monotonic()
+        end = time.monotonic() + 100
+        while not given_up.exists():
+            assert time.monotonic() < end, "it is waited for for ever"
+            time.sleep(0.05)
+        return ""
     with pytest.raises(LostPeer) as lost:
         c.gate("second")
-    return str(lost.value), time.monotonic() - began
+    given_up.touch()
+    return str(lost.value)
 
 
 @pytest.mark.parametrize(("how", "said"), [("killed", "closed its connection"), ("stuck", "did not answer in time")])
-def test_a_rank_that_is_gone_or_stuck_is_a_sentence(how: str, said: str) -> None:
-    results = run_ranks(lonely, 2, how, timeout=20)
-    sentence, seconds = results[0].value
-    assert f"rank 0 was at 'second' when rank 1 {said}" in sentence
-    assert seconds < (1 if how == "killed" else 2.4)
+def test_a_rank_that_is_gone_or_stuck_is_a_sentence(how: str, said: str, tmp_path: Path) -> None:
+    results = run_ranks(lonely, 2, how, tmp_path / "given up")
+    assert f"rank 0 was at 'second' when rank 1 {said}" in results[0].value
     assert results[1].exitcode == (-9 if how == "killed" else 0)
 
 
@@ -192,7 +196,7 @@ def ending(how: str) -> int:
     ],
 )
 def test_a_test_survives_whatever_its_ranks_do(how: str, code: int, said: str) -> None:
-    results = run_ranks(ending, 2, how, timeout=1 if how == "hangs" else 30)
+    results = run_ranks(ending, 2, how, timeout=1 if how == "hangs" else 400)
     assert [result.exitcode for result in results] == [code, code]
     assert all(said in result.traceback for result in results)
     assert [result.value for result in results] == ([0, 1] if how == "returns" else [None, None])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from torch import nn
 
 from small_training import Fitting, Waves
+from still_clock import StillClock, of_training
+from ups.engine import loop, meter
 from ups.engine.checkpoint.checkpoint_store import CheckpointStore
 from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot
 from ups.engine.learner import matrix_products
@@ -36,6 +39,29 @@ def one_thread() -> Any:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def clock() -> Iterator[StillClock]:
+    """Trainings go by a clock that stands still where nobody sleeps by it."""
+    kept = loop.time, meter.time
+    yield of_training()
+    loop.time, meter.time = kept
+
+
+def slowly(stage: type, clock: StillClock, step: float = 0.0, check: float = 0.0) -> Any:
+    """A stage that takes so many seconds by this clock for a step, and for a window of a validation."""
+
+    class Slow(stage):  # type: ignore[misc]
+        def loss(self, w: Window) -> Losses:
+            clock.sleep(step)
+            return super().loss(w)
+
+        def evaluate(self, w: Window) -> Any:
+            clock.sleep(check)
+            return super().evaluate(w)
+
+    return Slow()
 
 
 def config(**changes: Any) -> TrainConfig:
@@ -236,11 +262,11 @@ def test_the_last_checkpoint_must_be_saved(toy: SimpleNamespace) -> None:
         Trainer(train, toy.Regression(), toy.Lines(), store=Refusing(1)).fit()
 
 
-def test_seconds_end_the_training_and_its_learning_rate_at_the_floor(toy: SimpleNamespace) -> None:
-    ledger, began = toy.Ledger(), time.perf_counter()
+def test_seconds_end_the_training_and_its_learning_rate_at_the_floor(toy: SimpleNamespace, clock: StillClock) -> None:
+    ledger = toy.Ledger()
     train = config(steps=None, seconds=0.5, min_lr=0.1, warmup=0.1, log_every=1)
-    outcome = Trainer(train, toy.Regression(), toy.Lines(), trackers=[ledger]).fit()
-    assert 0.5 <= time.perf_counter() - began < 20
+    outcome = Trainer(train, slowly(toy.Regression, clock, 0.01), toy.Lines(), trackers=[ledger]).fit()
+    assert clock.now == pytest.approx(0.5)
     rates = ledger.of("regression/lr")
     assert rates[0] < 0.5e-2
     assert max(rates) == pytest.approx(1e-2, rel=0.05)
@@ -248,18 +274,14 @@ def test_seconds_end_the_training_and_its_learning_rate_at_the_floor(toy: Simple
     assert outcome.verdict.startswith("finished: 0.5 s")
 
 
-def test_seconds_are_spent_on_training_and_validations_are_counted_apart(toy: SimpleNamespace) -> None:
-    class Slow(toy.Regression):  # type: ignore[misc, name-defined]
-        def evaluate(self, window: Window) -> Any:
-            time.sleep(0.2)
-            return super().evaluate(window)
-
-    began = time.perf_counter()
-    outcome = Trainer(config(steps=None, seconds=0.4, validate_every=0.5), Slow(), toy.Lines()).fit()
-    spent, checks = time.perf_counter() - began, len(outcome.history)
-    assert checks == 2
-    assert outcome.seconds >= 0.4, "of training alone"
-    assert spent >= outcome.seconds + checks * 0.2
+def test_seconds_are_spent_on_training_and_validations_are_counted_apart(
+    toy: SimpleNamespace, clock: StillClock
+) -> None:
+    stage = slowly(toy.Regression, clock, 0.01, 0.2)
+    outcome = Trainer(config(steps=None, seconds=0.4, validate_every=0.5), stage, toy.Lines()).fit()
+    assert len(outcome.history) == 2
+    assert outcome.seconds == pytest.approx(0.4), "of training alone"
+    assert clock.now >= outcome.seconds + 2 * 0.2
 
 
 def test_the_budget_used_up_first_ends_the_training(toy: SimpleNamespace) -> None:
@@ -346,22 +368,16 @@ def test_a_released_module_is_as_it_was_but_for_its_weights() -> None:
     assert all(torch.equal(value, kept[name]) for name, value in stage.module.state_dict().items())
 
 
-def test_an_outcome_says_where_the_time_went(toy: SimpleNamespace, tmp_path: Path) -> None:
-    class Slow(toy.Regression):  # type: ignore[misc, name-defined]
-        def evaluate(self, w: Window) -> Any:
-            time.sleep(0.05)
-            return super().evaluate(w)
-
-    began = time.perf_counter()
-    trainer = Trainer(config(validate_every=10), Slow(), toy.Lines(), store=CheckpointStore(tmp_path))
-    trainer.pace.finish = lambda: time.sleep(0.03)  # type: ignore[method-assign]  # a device that is behind the host
+def test_an_outcome_says_where_the_time_went(toy: SimpleNamespace, tmp_path: Path, clock: StillClock) -> None:
+    stage = slowly(toy.Regression, clock, check=0.05)
+    trainer = Trainer(config(validate_every=10), stage, toy.Lines(), store=CheckpointStore(tmp_path))
+    trainer.pace.finish = lambda: clock.sleep(0.03)  # type: ignore[method-assign]  # a device that is behind the host
     outcome = trainer.fit()
-    spent = time.perf_counter() - began
     assert outcome.phases["steps"] >= 0.09 > outcome.phases["logging"], "to wait for steps is no logging"
     assert set(outcome.phases) == {"resume", "probe", "data wait", "steps", "validation", "checkpoints", "logging"}
     assert outcome.phases["validation"] >= 0.1
     assert all(seconds >= 0 for seconds in outcome.phases.values())
-    assert 0.1 < sum(outcome.phases.values()) <= spent
+    assert sum(outcome.phases.values()) == pytest.approx(clock.now)
 
 
 def test_the_best_averaged_weights_are_kept(toy: SimpleNamespace) -> None:
@@ -421,27 +437,38 @@ def test_progress_is_reported_with_what_a_user_wants_to_know(toy: SimpleNamespac
     assert all(0 <= p.fraction <= 1 for p in seen)
 
 
-def test_the_wait_for_data_is_measured_and_told(toy: SimpleNamespace) -> None:
-    """Windows that take 20 ms each for steps of less are nearly all of the time; built beside slow steps, nothing."""
+def test_the_wait_for_data_is_measured_and_told(toy: SimpleNamespace, clock: StillClock) -> None:
+    """Windows that take 30 ms each before steps of 10."""
 
     class Slow(toy.Lines):  # type: ignore[misc, name-defined]
         def batch(self, step: int) -> Window:
-            time.sleep(0.02)
+            clock.sleep(0.03)
             return super().batch(step)
 
-    class Thoughtful(toy.Regression):  # type: ignore[misc, name-defined]
+    ledger, seen, stage = toy.Ledger(), list[TrainingProgress](), slowly(toy.Regression, clock, 0.01)
+    train = config(log_every=5, prefetch=0, validate_every=0)
+    outcome = Trainer(train, stage, Slow(), trackers=[ledger], report=seen.append).fit()
+    shares = (outcome.input_wait, ledger.of("regression/input_wait")[-1], seen[-1].input_wait)
+    assert shares == pytest.approx((0.75, 0.75, 0.75))
+    assert Trainer(config(prefetch=0), stage, toy.Lines()).fit().input_wait == 0.0
+
+
+def test_windows_are_built_beside_the_steps(toy: SimpleNamespace) -> None:
+    """The second is there before the first step is over."""
+    built = threading.Event()
+
+    class Telling(toy.Lines):  # type: ignore[misc, name-defined]
+        def batch(self, step: int) -> Window:
+            if step == 1:
+                built.set()
+            return super().batch(step)
+
+    class Patient(toy.Regression):  # type: ignore[misc, name-defined]
         def loss(self, w: Window) -> Losses:
-            time.sleep(0.02)
+            assert built.wait(60)
             return super().loss(w)
 
-    for prefetch in (0, 2):
-        ledger, seen = toy.Ledger(), list[TrainingProgress]()
-        train = config(log_every=5, prefetch=prefetch, validate_every=0)
-        outcome = Trainer(train, toy.Regression(), Slow(), trackers=[ledger], report=seen.append).fit()
-        assert 0.5 < outcome.input_wait < 1
-        assert 0.5 < ledger.of("regression/input_wait")[-1] <= 1
-        assert 0.5 < seen[-1].input_wait <= 1
-    assert Trainer(config(), Thoughtful(), toy.Lines()).fit().input_wait < 0.25
+    Trainer(config(steps=3, prefetch=2), Patient(), Telling()).fit()
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def train(backend: str, strategy: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_a_group_of_one_rank_by_nccl_trains_as_one_process_does(strategy: str) -> None:
-    (nccl,) = values(run_ranks(train, 1, "nccl", strategy, timeout=180))
-    (other,) = values(run_ranks(train, 1, "auto", strategy, timeout=180))
+    (nccl,) = values(run_ranks(train, 1, "nccl", strategy))
+    (other,) = values(run_ranks(train, 1, "auto", strategy))
     assert (nccl["backend"], nccl["left"], nccl["device"]) == ("nccl", False, "cuda:0")
     assert nccl["reduced"] == nccl["gathered"] == [0.0, 1.0, 2.0, 3.0]
     assert nccl["score"] == other["score"]

@@ -51,7 +51,7 @@ def train(dist: Dist, faults: tuple[Any, ...] = (), **changes: Any) -> dict[str,
 
 
 def started(strategy: str) -> Any:
-    return Dist.start("cpu", DistConfig(ranks=int(_env("WORLD_SIZE")), strategy=strategy, vote_timeout=20))  # type: ignore[arg-type]
+    return Dist.start("cpu", DistConfig(ranks=int(_env("WORLD_SIZE")), strategy=strategy, vote_timeout=140))  # type: ignore[arg-type]
 
 
 def straight(strategy: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def every_plan(strategy: str) -> dict[str, Any]:
 
 @functools.cache
 def _tried(strategy: str) -> list[Ended]:
-    return run_ranks(every_plan, 2, strategy, timeout=240)
+    return run_ranks(every_plan, 2, strategy)
 
 
 def planned(strategy: str) -> list[dict[str, Any]]:
@@ -193,7 +193,7 @@ class StumblingInside(Fitting):
 
 
 def gathered_as_bf16() -> dict[str, dict[str, Any]]:
-    config = DistConfig(ranks=2, strategy="fsdp", gather="bf16", vote_timeout=20)
+    config = DistConfig(ranks=2, strategy="fsdp", gather="bf16", vote_timeout=140)
     plans = {
         "nothing": {},
         "in forward": {"faults": ((1, "forward", 3, OOM),)},
@@ -231,7 +231,7 @@ def test_an_error_on_one_rank_stops_all_at_once_and_is_named(strategy: str, phas
     assert first[0] == "PeerError"
     assert f"rank 1 failed in phase '{phase}' of step" in first[1]
     assert "DataError: sample 7 is torn" in first[1]
-    assert max(first[2], second[2]) < 20
+    assert max(first[2], second[2]) < 100, "nobody has waited for a vote that nobody comes to"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -289,7 +289,7 @@ def beyond_votes() -> tuple[str, float]:
 def test_memory_short_inside_a_collective_ends_the_rank_at_once_and_by_its_name() -> None:
     (first, _), (second, seconds) = values(run_ranks(beyond_votes, 2))
     assert (first, second) == ("RANK_DIED", "OOM")
-    assert seconds < 20, "it has not waited for a vote that nobody comes to"
+    assert seconds < 100, "it has not waited for a vote that nobody comes to"
 
 
 def in_turn(rebuild: bool) -> dict[str, Any]:

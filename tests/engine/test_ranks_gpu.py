@@ -59,16 +59,16 @@ def train(strategy: str, capped: tuple[int, ...]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_memory_the_allocator_refuses_is_met_in_place(strategy: str) -> None:
-    straight = values(run_ranks(train, 2, strategy, (), timeout=120))[0]
-    moment = values(run_ranks(train, 2, strategy, (4, 7), timeout=120))[0]
+    straight = values(run_ranks(train, 2, strategy, ()))[0]
+    moment = values(run_ranks(train, 2, strategy, (4, 7)))[0]
     assert (moment["recovered"], moment["microbatch"]) == (2, None)
     assert same_bits(moment, straight)
-    longer = values(run_ranks(train, 2, strategy, (4, 5, 6), timeout=120))
+    longer = values(run_ranks(train, 2, strategy, (4, 5, 6)))
     assert longer[0]["recovered"] >= 2
     assert longer[0]["microbatch"] == longer[1]["microbatch"] < SIZE // 2
     assert longer[0]["losses"] == pytest.approx(straight["losses"], rel=1e-5)
 
 
 def test_replicated_and_sharded_ranks_on_a_gpu_are_equal_to_the_bit() -> None:
-    ddp, fsdp = (values(run_ranks(train, 2, strategy, (), timeout=120))[0] for strategy in ("ddp", "fsdp"))
+    ddp, fsdp = (values(run_ranks(train, 2, strategy, ()))[0] for strategy in ("ddp", "fsdp"))
     assert ddp["losses"] == pytest.approx(fsdp["losses"], rel=1e-6)

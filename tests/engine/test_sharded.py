@@ -525,7 +525,7 @@ def every_fault(by_hand: bool) -> dict[str, tuple[End, End]]:
 
 @functools.cache
 def faulty(by_hand: bool) -> list[dict[str, tuple[End, End]]]:
-    return values(run_ranks(every_fault, 2, by_hand, timeout=120))
+    return values(run_ranks(every_fault, 2, by_hand))
 
 
 @pytest.mark.parametrize(
@@ -792,7 +792,7 @@ def capped() -> tuple[End, End, list[float]]:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
 def test_memory_refused_by_the_real_allocator_is_recovered_to_the_same_bits() -> None:
-    for end, clean, megabytes in values(run_ranks(capped, 2, timeout=120, env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})):
+    for end, clean, megabytes in values(run_ranks(capped, 2, env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})):
         assert end.retries == 4, megabytes
         assert same(end, clean)
         assert megabytes[0] < 96, "nothing of the failed attempts is left on the device"
@@ -826,7 +826,7 @@ def test_a_module_that_never_was_on_the_gpu_is_cut_onto_it_and_trains_as_one_tha
     whole = big_toy().state_dict()
     size = sum(t.numel() * t.element_size() for t in whole.values())
     env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    for begun, first, second, taken in values(run_ranks(trained_on_the_gpu, 2, offload, timeout=120, env=env)):
+    for begun, first, second, taken in values(run_ranks(trained_on_the_gpu, 2, offload, env=env)):
         assert all(torch.equal(w, whole[name]) for name, w in begun.items())
         assert same(first, second)
         assert taken < 0.8 * size, "never all of it on the device"
@@ -875,7 +875,7 @@ def rounded_on_the_gpu() -> tuple[dict[str, tuple[End, End]], End, list[int]]:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
 def test_on_a_gpu_blocks_gathered_as_bf16_train_as_those_of_fp32_in_less_memory() -> None:
     env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    for ends, mended, taken in values(run_ranks(rounded_on_the_gpu, 2, timeout=140, env=env)):
+    for ends, mended, taken in values(run_ranks(rounded_on_the_gpu, 2, env=env)):
         for name, (exact, end) in ends.items():
             assert end.losses[0] == pytest.approx(exact.losses[0], rel=1e-2), name
             assert end.losses == pytest.approx(exact.losses, rel=5e-2), name

@@ -40,7 +40,7 @@ PLANS: dict[str, dict[str, Any]] = {
 def every_plan() -> dict[str, Any]:
     """How each training ends: with its result, or with an error in words. Captures fail on the last rank alone."""
     found: dict[str, Any] = {}
-    with Dist.start("cpu", DistConfig(ranks=int(os.environ["WORLD_SIZE"]), vote_timeout=20)) as dist:
+    with Dist.start("cpu", DistConfig(ranks=int(os.environ["WORLD_SIZE"]), vote_timeout=140)) as dist:
         for name, plan in PLANS.items():
             mine = {k: {} if k == "failures" and dist.rank < dist.world - 1 else v for k, v in plan.items()}
             try:
@@ -52,7 +52,7 @@ def every_plan() -> dict[str, Any]:
 
 @functools.cache
 def planned(world: int) -> Any:
-    return run_ranks(every_plan, world, timeout=120)
+    return run_ranks(every_plan, world)
 
 
 def of(world: int, name: str) -> tuple[dict[str, Any], dict[str, Any]]:

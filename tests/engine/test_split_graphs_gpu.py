@@ -30,7 +30,7 @@ def planned(world: int, plans: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def ends(world: int, plans: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """How every plan ended, by rank; all ranks hold the same weights."""
-    found = values(run_ranks(planned, world, world, plans, timeout=240))
+    found = values(run_ranks(planned, world, world, plans))
     for name in plans:
         first = found[0][name]["weights"]
         assert all(torch.equal(w, rank[name]["weights"][n]) for rank in found for n, w in first.items()), name
@@ -82,7 +82,7 @@ def short_of_memory(capped: bool) -> dict[str, Any]:
 
 
 def test_memory_that_the_allocator_refuses_to_a_capture_is_met_in_place() -> None:
-    straight, short = (values(run_ranks(short_of_memory, 2, capped, timeout=240)) for capped in (False, True))
+    straight, short = (values(run_ranks(short_of_memory, 2, capped)) for capped in (False, True))
     assert [(end["recovered"], end["eager"], len(end["captured"])) for end in short] == [(1, 0, 2), (1, 1, 1)]
     assert any("cannot be captured as a CUDA graph" in note for note in short[1]["notes"])
     for a, b in zip(straight, short, strict=True):

@@ -76,7 +76,7 @@ def test_by_the_clock_validations_are_spaced_by_what_they_took() -> None:
 def test_configs_and_states_are_read_without_torch() -> None:
     names = "train, ups.engine.state, ups.engine.ranks.dist_config, ups.engine.checkpoint.manifest"
     code = f"import sys, ups.engine.{names}\nassert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 @pytest.mark.parametrize("facts", [{"step": "4"}, {"seconds": None}, {"history": [[]]}, {"microbatch": 2.5}])

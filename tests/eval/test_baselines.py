@@ -49,4 +49,4 @@ def test_an_entry_is_made_by_its_seed_and_no_other_random_number_changes() -> No
 
 def test_names_are_checked_without_torch() -> None:
     code = "import sys, ups.eval.baselines, ups.eval.metrics; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

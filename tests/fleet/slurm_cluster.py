@@ -81,7 +81,7 @@ class Cluster:
         return {**kept, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
 
     def ask(self, *words: str) -> str:
-        return subprocess.run(words, env=self.environ, capture_output=True, text=True, check=True, timeout=60).stdout
+        return subprocess.run(words, env=self.environ, capture_output=True, text=True, check=True, timeout=600).stdout
 
     def start(self, name: str, *words: str) -> None:
         log = (self.folder / f"{name}.out").open("ab")
@@ -135,7 +135,7 @@ class Cluster:
             return str(self.folder / f"slurmd-{node}.log") in files
         return False
 
-    def wait_for_nodes(self, seconds: float = 30) -> None:
+    def wait_for_nodes(self, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with contextlib.suppress(subprocess.CalledProcessError):
@@ -185,7 +185,7 @@ def cluster(folder: Path, kill_wait: int = 20, grace: int = 20) -> Iterator[Clus
         }
         options = [f"--{name}={path}" for name, path in files.items()]
         it.start("munged", "munged", "--foreground", "--force", f"--key-file={key}", *options)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 120
         while not (folder / "munge.socket").exists():
             if time.monotonic() > end or it.daemons["munged"].poll() is not None:
                 raise TimeoutError((folder / "munged.out").read_text())

@@ -56,7 +56,7 @@ class Moody(Sender):
 
 
 def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)

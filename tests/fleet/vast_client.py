@@ -87,7 +87,7 @@ def forked_client(folder: Path) -> Iterator[Path]:
     program.write_text(PROGRAM.format(python=sys.executable, address=str(address)))
     program.chmod(0o755)
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not address.exists() and time.monotonic() < end:
             assert server.poll() is None, "the client cannot be imported"
             time.sleep(0.05)

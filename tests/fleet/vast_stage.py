@@ -126,7 +126,7 @@ def record_machine(key: str, id: int, folder: Path, engine: str = "vast") -> Non
     note(LaunchRecord(key, engine, "wave", "wave.yaml", str(folder / key), 1, 1, "2026-01-01T00:00:00Z", str(id)))
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def until(true: Callable[[], object], what: str, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, what

@@ -23,7 +23,7 @@ COMMANDS = """
 from ups.cli.app import app
 
 for name, (file, *_) in EXAMPLES.items():
-    for cells in (12, 24):
+    for cells in (24,):
         made = f"data generate {name} --samples 2 --resolution {cells} --out made{cells}"
         for command in (made, f"data info made{cells}/{file}", f"data validate made{cells}/{file}"):
             app(command.split(), result_action="return_value")
@@ -49,7 +49,7 @@ def allencahn2d(u):
 for name, (_, amplitude, end, fine) in EXAMPLES.items():
     equation, rate = EQUATIONS[name](), globals()[name]
     box, shape = equation.task.bounds, (fine,) * equation.task.ndim
-    for cells in (24, 48):
+    for cells in (24,):
         grid = equation.grid(cells)
         # Every so many of these points are the centres of the stored cells.
         points = tuple(x[0] + np.arange(fine) * (hi - lo) / fine for x, (lo, hi) in zip(grid.coordinates, box))
@@ -74,7 +74,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_its_commands_make_files_in_which_nothing_is_wrong_and_its_equations_agree_with_scipy(house: Path) -> None:
     output = python(house, "-c", EXAMPLES + COMMANDS + COMPARE)
-    assert output.count("nothing wrong found") == 4
+    assert output.count("nothing wrong found") == 2
     assert "CONTRADICTS" not in output
     assert "u stays between -1 and 1, but for up to 0.0e+00" in output
 

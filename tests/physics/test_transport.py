@@ -155,7 +155,7 @@ def test_exact_diffusion_leaves_the_error_of_the_explicit_scheme_as_it_is(nu: fl
 def test_no_viscosity_makes_burgers_slow() -> None:
     equation, began = Burgers1D(nu=4.0), time.process_time()
     frames = equation.simulate(Draw(0, range(8), dtype=torch.float32), equation.grid(128), equation.times(), "pdebench")
-    assert time.process_time() - began < 40  # an explicit scheme would take three hundred thousand steps: minutes
+    assert time.process_time() - began < 100  # an explicit scheme would take three hundred thousand steps: minutes
     assert float((frames.mean(2) - frames[:, :1].mean(2)).abs().max()) < 1e-5
     assert float(frames[:, -1].std(1).max()) < 1e-5
 

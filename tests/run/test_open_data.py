@@ -381,7 +381,7 @@ def words(path: Path, first: str, last: str) -> Path:
 def test_a_word_means_what_it_meant_and_ranges_grow_in_further_training(tmp_path: Path) -> None:
     task = {**WAVES, "name": "sided"}
     data = {"w": {"file": str(words(tmp_path / "a.npz", "right", "left")), "task": task}}
-    run_alone(config(tmp_path, data, name="first"), SCREEN)
+    run_alone(config(tmp_path, data, name="first", **FEW), SCREEN)
     data = {"w": {"file": str(words(tmp_path / "b.npz", "left", "right")), "task": task}}
     parent = tmp_path / "runs" / "first"
     settings = config(
@@ -654,7 +654,7 @@ def test_fit_trains_one_simulator_for_several_tasks(tmp_path: Path) -> None:
     speeds = np.linspace(0.2, 1, 12)
     one, two = ups.Data(waves(16, 8, speeds)), ups.Data(waves(32, 6, speeds), task=ups.Definition(periodic=["x"]))
     few = {"model__operator__width": 32, "model__operator__depth": 1, "model__operator__heads": 2}
-    simulator = ups.fit({"a": one, "b": two}, minutes=0.02, out=tmp_path, device="cpu", quiet=True, **few)
+    simulator = ups.fit({"a": one, "b": two}, minutes=0.002, out=tmp_path, device="cpu", quiet=True, **few)
     assert [(task.name, task.periodic) for task in simulator.tasks] == [("a", (False,)), ("b", (True,))]
     frames = simulator.rollout(waves(32, 6, speeds)[0, 0, :, None], steps=2, task="b")
     assert frames.shape[-2:] == (32, 1)
@@ -672,7 +672,7 @@ def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -
     values = np.moveaxis(waves(16, 8, speeds)[:, None], 2, 0)  # (time, sample, channel, x)
     data = ups.Data(values, dims=["time", "sample", "channel", "x"], params={"speed": speeds}, task="mine")
     few = {"model__operator__width": 32, "model__operator__depth": 2, "model__operator__heads": 2}
-    simulator = ups.fit(data, minutes=0.02, out=tmp_path, device="cpu", quiet=True, **few)
+    simulator = ups.fit(data, minutes=0.002, out=tmp_path, device="cpu", quiet=True, **few)
     assert simulator.tasks[0].name == "mine"
     assert simulator.ranges()["mine"]["speed"] == pytest.approx((0.2, 1.0), abs=0.2)
     with h5py.File(next((tmp_path / "fit-data" / "mine").rglob("train/*.hdf5"))) as file:
@@ -705,7 +705,7 @@ def test_fit_cuts_one_long_trajectory_in_time_as_init_and_import_do(
         file.createVariable("h", "f4", ("time", "x"))[:] = values[0]
     few = {"model__operator__width": 32, "model__operator__depth": 1, "model__operator__heads": 2}
     for i, data in enumerate((values, tmp_path / "long.nc")):
-        simulator = ups.fit(data, minutes=0.02, name=f"fit{i}", out=tmp_path, device="cpu", **few)
+        simulator = ups.fit(data, minutes=0.002, name=f"fit{i}", out=tmp_path, device="cpu", **few)
         assert [task.name for task in simulator.tasks] == ["data", "long"][i : i + 1]
         assert "too few trajectories to divide: each is cut in time, its past for training" in capsys.readouterr().out
     (part,) = (tmp_path / "fit0-data" / "data").rglob("train/*.hdf5")

@@ -28,7 +28,7 @@ from ups.types import ConfigError, Param
 
 
 def made(folder: Path, task: str = "burgers1d", **changes: Any) -> list[Path]:
-    wanted = {"task": task, "samples": 5, "batch": 2, "device": "cpu", "resolution": 32, **changes}
+    wanted = {"task": task, "samples": 5, "batch": 2, "device": "cpu", "resolution": 32, "frames": 11, **changes}
     return generate(load(GenerateConfig, overrides=wanted), folder, lambda progress: None)  # noqa: ARG005
 
 
@@ -67,7 +67,7 @@ def test_words_are_listed_too_and_what_no_name_tells_apart_is_added_to_it(tmp_pa
 
 
 def test_the_values_of_a_range_are_read_back_and_are_those_that_were_solved_with(tmp_path: Path) -> None:
-    (path,) = made(tmp_path, params={"nu": "log:0.02..2.0"}, resolution=64)
+    (path,) = made(tmp_path, params={"nu": "log:0.02..2.0"}, resolution=64, frames=61)
     assert path.name == "1D_Burgers_Sols_Nu0.02-2.0.hdf5"
     with open_source(path, TASKS) as source:
         assert source.problems == ()
@@ -80,7 +80,7 @@ def test_the_values_of_a_range_are_read_back_and_are_those_that_were_solved_with
         for i, nu in enumerate(stored):
             equation = EQUATIONS["burgers1d"](nu=nu)
             draw = Draw(0, [i], dtype=torch.float32)
-            alone = equation.simulate(draw, equation.grid(64), equation.times(), "pdebench")[0].numpy()
+            alone = equation.simulate(draw, equation.grid(64), source.times, "pdebench")[0].numpy()
             assert np.abs(source[i].values - alone).max() < 1e-5
             diffusion = fit("burgers1d", [source[i]], source[i].params)[1]
             assert diffusion.value == pytest.approx(nu / np.pi, rel=0.05)
@@ -89,7 +89,7 @@ def test_the_values_of_a_range_are_read_back_and_are_those_that_were_solved_with
 
 
 def test_a_range_that_is_not_what_was_solved_with_is_found(tmp_path: Path) -> None:
-    (path,) = made(tmp_path, params={"nu": "0.5..1.0"}, resolution=64)
+    (path,) = made(tmp_path, params={"nu": "0.5..1.0"}, resolution=64, frames=61)
     with h5py.File(path, "r+") as file:
         file["ups_params/nu"][2] *= 2
     ((_, problem),) = problems([path])
@@ -116,7 +116,7 @@ def test_a_killed_range_goes_on_and_ends_with_the_same_file(tmp_path: Path) -> N
 
     config = load(
         GenerateConfig,
-        overrides={"task": "burgers1d", "samples": 5, "batch": 2, "device": "cpu", "resolution": 32}
+        overrides={"task": "burgers1d", "samples": 5, "batch": 2, "device": "cpu", "resolution": 32, "frames": 11}
         | {"params.nu": "0.1..2"},
     )
     with pytest.raises(StoppedError):
@@ -137,7 +137,7 @@ def test_the_loader_of_pdebench_reads_a_range_as_any_file(tmp_path: Path) -> Non
         keys = sorted(file.keys())
         assert "tensor" in keys
         data = np.array(file["tensor"], dtype=np.float32)
-        assert data.shape == (5, 201, 32)
+        assert data.shape == (5, 11, 32)
         assert np.array(file["x-coordinate"]).shape == (32,)
         assert "Nu" not in file.attrs
         assert json.loads(file.attrs["ups_identity"])["params"] == {"nu": {"low": 0.1, "high": 2.0, "scale": "linear"}}

@@ -26,7 +26,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("plain")
-    assert start(folder).wait(timeout=280) == 0
+    assert start(folder).wait(timeout=600) == 0
     return simulator(folder)
 
 
@@ -60,10 +60,10 @@ def test_any_process_may_be_killed_or_stopped(tmp_path: Path, plain: bytes, who:
         assert run.poll() is None
         time.sleep(0.02)
     os.kill(run.pid if who == "supervisor" else victims(run.pid)[who], how)
-    code = run.wait(timeout=250)
+    code = run.wait(timeout=600)
     if who == "supervisor":
         assert code == (-signal.SIGKILL if how == signal.SIGKILL else Ending.PREEMPTED)
-        assert start(tmp_path, "--resume").wait(timeout=250) == 0
+        assert start(tmp_path, "--resume").wait(timeout=600) == 0
     else:
         assert code == 0
     assert simulator(tmp_path) == plain

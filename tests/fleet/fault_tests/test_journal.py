@@ -217,12 +217,12 @@ def test_a_lab_that_is_killed_leaves_nobody_and_goes_on(tmp_path: Path) -> None:
             time.sleep(0.05)
         lab.kill()
         lab.wait()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while left := [pid for pid in filter(str.isdigit, os.listdir("/proc")) if works_in(pid, tmp_path)]:
         assert time.monotonic() < end, f"{left} outlived the lab"
         time.sleep(0.1)
     before = (tmp_path / NAME).read_bytes()
-    again = subprocess.run(command, check=False, capture_output=True, text=True, env=ENV, timeout=400)
+    again = subprocess.run(command, check=False, capture_output=True, text=True, env=ENV, timeout=600)
     assert again.returncode == 0, again.stdout + again.stderr
     assert f"{before.count(bytes([10])) - 1} of 6 results are there" in again.stdout
     after = (tmp_path / NAME).read_bytes()

@@ -31,7 +31,7 @@ def test_twenty_stops_of_anybody_change_no_bit(tmp_path: Path) -> None:
     plain, stormy = tmp_path / "plain", tmp_path / "stormy"
     for folder in (plain, stormy):
         folder.mkdir()
-    assert start(plain).wait(timeout=280) == 0
+    assert start(plain).wait(timeout=600) == 0
     run, draw, stops = start(stormy), random.Random(7), 0
     home = str((stormy / "run").resolve())
     while run.poll() is None:

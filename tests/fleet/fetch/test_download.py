@@ -213,7 +213,7 @@ def test_a_kill_loses_at_most_the_pieces_under_way(liar: LyingServer, tmp_path: 
     liar.slow = 0.02
     record = tmp_path / ".ups-fetch" / "a.bin.pieces"
     child = begin(f"{liar.url}/fine/a.bin", tmp_path)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not record.exists() or record.read_bytes().count(b"\n") < 8:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -232,7 +232,7 @@ def test_a_kill_loses_at_most_the_pieces_under_way(liar: LyingServer, tmp_path: 
 def test_two_fetches_of_one_file_do_not_fight(liar: LyingServer, tmp_path: Path) -> None:
     liar.slow = 0.005
     children = [begin(f"{liar.url}/fine/a.bin", tmp_path) for _ in range(2)]
-    words = [child.communicate(timeout=60)[0] for child in children]
+    words = [child.communicate(timeout=600)[0] for child in children]
     assert [child.returncode for child in children] == [0, 0]
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
     assert liar.sent < 1.5 * SIZE
@@ -278,7 +278,7 @@ print(sum(1 for path in place.rglob("*")))
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_a_disk_that_is_too_small_is_told_before_a_byte_is_fetched(liar: LyingServer, tmp_path: Path) -> None:
     words = ["unshare", "-m", sys.executable, "-c", SMALL_DISK, f"{liar.url}/fine/a.bin", str(tmp_path)]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     if "unshare" in ended.stderr:
         pytest.skip("no mount namespaces here")
     assert "are free there" in ended.stdout, ended.stderr

@@ -39,7 +39,7 @@ def fetched(hub: HubServer, folder: Path, addresses: dict[str, str], **more: str
     own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     own |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder), "HF_HUB_DISABLE_TELEMETRY": "1", **more}
     words = [sys.executable, "-c", FETCHES, str(folder), json.dumps(list(addresses.items()))]
-    done = subprocess.run(words, env=own, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, env=own, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(addresses, map(json.loads, done.stdout.splitlines()), strict=True))
 

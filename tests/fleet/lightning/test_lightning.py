@@ -166,7 +166,7 @@ def both_ddp_losses(folder: Path, artifact: Path, data: Path) -> dict[str, dict[
 
 def on_two_ranks(function: Any, *words: Any) -> list[Any]:
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return values(run_ranks(function, 2, *words, timeout=240, env=env))
+    return values(run_ranks(function, 2, *words, env=env))
 
 
 def test_two_ranks_have_the_losses_of_one_process_of_the_engine(

@@ -157,4 +157,4 @@ def test_a_command_without_tensors_does_not_import_torch(words: str) -> None:
         f"import sys; from ups.cli.app import app; app({words.split()}, result_action='return_value'); "
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=600)

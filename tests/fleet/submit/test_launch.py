@@ -141,7 +141,7 @@ def test_a_job_is_launched_asked_after_and_stopped_by_its_name(
     key = out.split()[-1]
     record = json.loads((place / "state" / "jobs" / f"{key}.json").read_text())
     assert (record["engine"], record["identity"], record["folder"]) == ("local", key, str(place / "runs" / "tiny"))
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not (place / "runs" / "tiny" / "waits-0").exists():
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -50,7 +50,7 @@ def launched(job: LaunchJob) -> LaunchRecord:
     return with_identity(record, Local().submit(job, Local().render(job)))
 
 
-def until(holds: Callable[[], object], seconds: float = 30) -> None:
+def until(holds: Callable[[], object], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it took too long"

@@ -82,7 +82,7 @@ def test_nothing_that_a_launched_job_leaves_holds_a_secret_and_its_log_is_shown_
     monkeypatch.setenv("FAKE_PRINTS", "HF_TOKEN")
     assert ups("launch", "local", "tiny.yaml") == 0
     key = capsys.readouterr().out.split()[-1]
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not (place / "left" / "state" / "jobs" / f"{key}.code").exists() and time.monotonic() < end:
         time.sleep(0.05)
     log = place / "left" / "state" / "jobs" / f"{key}.log"

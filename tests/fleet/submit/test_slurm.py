@@ -58,14 +58,14 @@ def submitted(job: LaunchJob) -> str:
     return identity
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.1)
 
 
-def ended(identity: str, seconds: float = 60) -> Status:
+def ended(identity: str, seconds: float = 120) -> Status:
     until(lambda: Slurm().status(identity).over, seconds)
     return Slurm().status(identity)
 

@@ -49,7 +49,7 @@ def ask(nodes: Cluster, folder: Path, *words: str) -> str:
     """What `ups launch` prints."""
     environ = {**nodes.environ, "UPS_STATE": str(folder / "state"), "OMP_NUM_THREADS": "1"}
     words = (sys.executable, "-m", "ups", "launch", *words)
-    done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

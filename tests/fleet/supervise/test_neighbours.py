@@ -154,7 +154,7 @@ def test_a_start_beside_a_container_that_shares_memory_folders_sweeps_nothing_of
     """Its supervisor has another number there, and processes here have that number or nobody has."""
     home = tmp_path / "inside"
     with contained(home, "slow"):
-        until(beating(home), limit=30)
+        until(beating(home))
         folders = {Path(env["UPS_RUN"]) for env in of_run(home).values()}
         assert supervise(tmp_path / "outside") == Ending.SUCCESS
         assert [folder.is_dir() for folder in folders] == [True]
@@ -169,10 +169,10 @@ def test_a_start_in_a_container_sweeps_nothing_of_the_machine_around_it(tmp_path
     home = tmp_path / "outside"
     supervisor = start(home, command("slow"))
     try:
-        until(beating(home), limit=30)
+        until(beating(home))
         folders = {Path(env["UPS_RUN"]) for env in of_run(home).values()}
         with contained(tmp_path / "inside", "ok") as inside:
-            assert inside.wait(timeout=60) == 0
+            assert inside.wait(timeout=600) == 0
         assert [folder.is_dir() for folder in folders] == [True]
         assert len(ranks(home)) == 2
         assert supervisor.poll() is None
@@ -188,7 +188,7 @@ def test_another_folder_with_the_same_path_is_another_run(tmp_path: Path) -> Non
     home.mkdir()
     other.mkdir()
     with contained(home, "slow", before=f"mount --bind {other} {home}"):
-        until(beating(other), limit=30)
+        until(beating(other))
         assert [sorted(ranks(folder)) == [] for folder in (home, other)] == [True, False]
         assert supervise(home) == Ending.SUCCESS
         assert len(ranks(other)) == 2
@@ -201,7 +201,7 @@ def test_orphans_are_those_whose_supervisor_holds_nothing_whatever_number_it_had
     stranger = subprocess.Popen(["sleep", "100"], env={**os.environ, "UPS_TOKEN": "earlier"})
     try:
         assert supervise(tmp_path) == Ending.SUCCESS
-        assert orphan.wait(timeout=60) == -signal.SIGKILL
+        assert orphan.wait(timeout=600) == -signal.SIGKILL
         assert stranger.poll() is None, "it is not of this run"
         assert list(owned("UPS_TOKEN", "earlier")) == [stranger.pid]
     finally:
@@ -228,7 +228,7 @@ def test_what_another_user_runs_or_holds_is_neither_a_run_nor_its_supervisor() -
         try:
             until((theirs / "held").exists)
             assert supervise(home) == Ending.SUCCESS
-            assert orphan.wait(timeout=60) == -signal.SIGKILL
+            assert orphan.wait(timeout=600) == -signal.SIGKILL
             assert stranger.poll() is None
         finally:
             for process in (stranger, orphan):

@@ -42,7 +42,7 @@ def test_ranks_of_one_machine_meet_in_a_private_folder_and_listen_on_loopback_al
         others = [name for _, name in socket.if_nameindex() if name != loopback()]
         env |= {"GLOO_SOCKET_IFNAME": others[0]} if others else {}  # whatever the user's shell says
         launcher.start(RankStart(job, 1, files, tmp_path, env))
-        end = time.monotonic() + 90
+        end = time.monotonic() + 120
         while launcher.poll() is None:
             assert time.monotonic() < end, "the ranks did not meet in time"
             time.sleep(0.05)

@@ -85,7 +85,7 @@ def test_ranks_that_work_where_few_would_look_are_left_alone(tmp_path: Path) -> 
         job = json.dumps({"command": [sys.executable, str(RANK), kind], "ranks": 2 if kind == "peer" else 1})
         words = [sys.executable, str(SUPERVISE), str(tmp_path / kind), job, limits, "processes"]
         started[kind] = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    outputs = {kind: process.communicate(timeout=120)[0] for kind, process in started.items()}
+    outputs = {kind: process.communicate(timeout=600)[0] for kind, process in started.items()}
     assert {kind: process.returncode for kind, process in started.items()} == dict.fromkeys(started, 0), outputs
 
 

@@ -41,7 +41,7 @@ def start(home: Path, words: tuple[str, ...], launcher: str = "processes", **job
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def until(true: Callable[[], object], limit: float = 10.0) -> None:
+def until(true: Callable[[], object], limit: float = 120.0) -> None:
     end = time.monotonic() + limit
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
@@ -60,7 +60,7 @@ def test_killing_the_supervisor_leaves_no_process_behind(tmp_path: Path) -> None
     assert len(owned("UPS_HOME", str(tmp_path))) == 4  # two ranks, their two parents
     supervisor.kill()
     supervisor.wait()
-    until(lambda: not owned("UPS_HOME", str(tmp_path)), limit=2.0)
+    until(lambda: not owned("UPS_HOME", str(tmp_path)))
 
 
 @pytest.mark.parametrize("launcher", ["processes", "forked"])
@@ -78,7 +78,7 @@ def test_a_killed_supervisor_leaves_nobody_whoever_was_stopped_before(tmp_path: 
         assert all(alive(pid) for row in pids for pid in row)
         supervisor.kill()
         supervisor.wait()
-        until(lambda: not [pid for row in pids for pid in row if alive(pid)], limit=2.0)
+        until(lambda: not [pid for row in pids for pid in row if alive(pid)])
     finally:
         supervisor.kill()
         for pid in (pid for row in pids for pid in row if alive(pid)):
@@ -94,7 +94,7 @@ def test_a_rank_whose_parent_is_killed_is_gone_and_found_gone(tmp_path: Path) ->
     os.kill(parents[0], signal.SIGKILL)
     until(beating(tmp_path, attempt=2))
     supervisor.terminate()
-    assert supervisor.wait(timeout=60) == Ending.PREEMPTED
+    assert supervisor.wait(timeout=600) == Ending.PREEMPTED
     first = json.loads((tmp_path / "verdict.json").read_text())["attempts"][0]
     assert (first["verdict"], first["kind"]) == ("RANK_DIED", "SIGKILL")
 
@@ -117,7 +117,7 @@ def test_orphans_of_an_earlier_start_are_ended_first(tmp_path: Path) -> None:
     said: list[str] = []
     verdict = Supervisor(RankJob(command("ok")), tmp_path, say=said.append).supervise()
     assert verdict.ending == Ending.SUCCESS
-    assert orphan.wait(timeout=60) == -signal.SIGKILL
+    assert orphan.wait(timeout=600) == -signal.SIGKILL
     assert f"process {orphan.pid} was left over" in said[0]
 
 
@@ -130,7 +130,7 @@ def test_time_in_which_the_supervisor_itself_was_stopped_is_nobodys_silence(tmp_
     supervisor.send_signal(signal.SIGCONT)
     time.sleep(0.3)
     supervisor.send_signal(signal.SIGTERM)
-    assert supervisor.wait(timeout=60) == Ending.PREEMPTED
+    assert supervisor.wait(timeout=600) == Ending.PREEMPTED
 
 
 def test_logs_of_earlier_starts_are_never_overwritten(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def nodes(home: Path, *words: str, least: int = 2) -> list[subprocess.Popen[str]
 
 @pytest.mark.slow
 def test_two_nodes_meet_again_after_a_rank_of_one_was_killed(tmp_path: Path) -> None:
-    assert [node.wait(timeout=90) for node in nodes(tmp_path, "signal-once", "KILL")] == [0, 0]
+    assert [node.wait(timeout=600) for node in nodes(tmp_path, "signal-once", "KILL")] == [0, 0]
     first = json.loads((tmp_path / "verdict.json").read_text())["attempts"][0]
     assert (first["rank"], first["kind"]) == (1, "SIGKILL"), "whichever node it was on"
 
@@ -194,20 +194,20 @@ def test_a_node_lost_for_good_is_done_without_or_ends_the_run_in_time(
     until(beating(tmp_path), limit=60)
     time.sleep(2)
     second.kill()
-    assert first.wait(timeout=120) == ending
+    assert first.wait(timeout=600) == ending
     second.wait()
 
 
 @pytest.mark.slow
 def test_a_node_whose_ranks_have_left_waits_for_the_report_of_rank_0_on_another(tmp_path: Path) -> None:
     both = nodes(tmp_path, "reporting", str(2 * int(LIMITS["teardown"])))
-    assert [node.wait(timeout=120) for node in both] == [0, 0]
+    assert [node.wait(timeout=600) for node in both] == [0, 0]
     assert len(json.loads((tmp_path / "verdict.json").read_text())["attempts"]) == 1
 
 
 @pytest.mark.slow
 def test_a_mistake_on_one_node_ends_all_with_the_same_code(tmp_path: Path) -> None:
-    assert [node.wait(timeout=90) for node in nodes(tmp_path, "raise", "user")] == [Ending.USER, Ending.USER]
+    assert [node.wait(timeout=600) for node in nodes(tmp_path, "raise", "user")] == [Ending.USER, Ending.USER]
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_a_node_that_comes_late_is_let_in(tmp_path: Path) -> None:
     meet = f"127.0.0.1:{free_port()}"
     job = {"ranks": 1, "nodes": 2, "least": 1, "rendezvous": meet}
     first = start(tmp_path, command("pair", "1000"), "nodes", node=0, **job)
-    until(beating(tmp_path, ranks=1), limit=40)
+    until(beating(tmp_path, ranks=1))
     second = start(tmp_path, command("pair", "1000"), "nodes", node=1, **job)
-    assert [node.wait(timeout=120) for node in (first, second)] == [0, 0]
+    assert [node.wait(timeout=600) for node in (first, second)] == [0, 0]
     assert "rank 1 of 2" in "".join(path.read_text() for path in tmp_path.glob("logs/*/rank-1.log"))

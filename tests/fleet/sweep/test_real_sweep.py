@@ -71,7 +71,7 @@ def test_a_sweep_that_was_ended_in_the_middle_goes_on_and_finishes(tmp_path: Pat
     process.send_signal(number)
     assert time.monotonic() < end
     assert process.wait(60) == (-9 if number == signal.SIGKILL else 130)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while any(state_of(folder / name).word == "running" for name in names):
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -79,13 +79,13 @@ def test_a_sweep_that_was_ended_in_the_middle_goes_on_and_finishes(tmp_path: Pat
         state = state_of(folder / name)
         assert state.word == "stopped", f"{state.word}: {state.sentence}"
         assert "--resume goes on" in state.sentence
-    done = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False, timeout=400)
+    done = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "lr-1e-3: resumed" in done.stderr
     assert {state.name: state.word for state in runs_in(folder)} == dict.fromkeys(names, "finished")
     assert "nRMSE advection1d" in done.stdout
     assert (folder / "sweep.html").stat().st_size > 10_000
-    again = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False, timeout=200)
+    again = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False, timeout=600)
     assert (again.returncode, again.stdout) == (0, done.stdout)
     assert "resumed" not in again.stderr
 
@@ -124,7 +124,7 @@ class Sweep:
 
     def gone(self) -> None:
         """Nothing of it is left running, and nobody holds a lock: a killed process has no name before it lets go."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while self._children() or any(of_run(folder) or look(folder / ".lock").held for folder in self._folders()):
             assert time.monotonic() < end
             time.sleep(0.1)

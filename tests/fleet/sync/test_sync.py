@@ -291,7 +291,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def until(holds: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+def until(holds: Callable[[], object], what: str, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, what
@@ -345,10 +345,10 @@ def test_a_hung_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run = a_run(tmp_path)
     monkeypatch.setattr(Copier, "patience_after", 0.5)
     monkeypatch.setattr(Copier, "tries", 1)
-    monkeypatch.setattr(copier, "push", lambda *_: time.sleep(60))
+    monkeypatch.setattr(copier, "push", lambda *_: time.sleep(600))
     began = time.monotonic()
     assert not one_pass(run, (tmp_path / "bucket").as_uri())
-    assert time.monotonic() - began < 50
+    assert time.monotonic() - began < 250
     assert "nothing was sent" in CopyReceipt.read(receipt_of(run)).trouble
 
 

@@ -92,7 +92,7 @@ def test_killed_in_any_phase_each_tracker_tells_the_truth_and_a_resume_is_no_sec
             "--yes",
             *map(str, run.folder.glob("wandb/off*")),
         ]
-        subprocess.run(words, check=True, timeout=120, cwd=tmp_path, stdout=subprocess.DEVNULL)
+        subprocess.run(words, check=True, timeout=600, cwd=tmp_path, stdout=subprocess.DEVNULL)
         losses = {row["operator/step"]: row["operator/loss"] for row in server.rows.values() if "operator/loss" in row}
         assert losses == rows_of(run, "operator/loss")
         assert (server.exits, server.summary["ending"], len(server.names)) == ([0], "SUCCESS", 1)
