@@ -21,29 +21,67 @@ DRAWN = ("eval/", "jobs/test_evaluate.py", "fleet/run_folders/", "pages/", "run/
 GROUPS = Path("/sys/fs/cgroup/memory")
 # Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
 LONGEST = (
-    *("engine/test_ranks.py", "fleet/fault_tests/test_faults.py", "jobs/test_estimate.py", "test_wings.py"),
-    "engine/test_sharded.py",
-    *("run/test_generate.py", "run/test_data_identity.py"),
+    *(
+        "engine/test_ranks.py",
+        "fleet/fault_tests/test_faults.py",
+        "jobs/test_propose.py",
+        "physics/test_fit.py",
+    ),
+    *(
+        "models/test_trust.py",
+        "engine/test_sharded.py",
+        "run/test_generate.py",
+        "run/test_data_identity.py",
+    ),
+    *(
+        "fleet/supervise/test_supervisor.py",
+        "physics/test_compressible.py",
+        "run/test_start_from.py",
+        "jobs/test_estimate.py",
+    ),
     *(
         "run/test_run.py",
-        "fleet/supervise/test_supervisor.py",
         "stages/test_howto_add_a_stage.py",
         "stages/test_learning.py",
+        "fleet/doctor/test_all_checks.py",
     ),
-    *("fleet/doctor/test_all_checks.py", "jobs/test_evaluate.py", "test_streams.py", "run/test_open_data.py"),
     *(
+        "jobs/test_evaluate.py",
+        "run/test_open_data.py",
+        "pages/test_charts.py",
+        "bench/test_tables.py",
+    ),
+    *(
+        "jobs/test_scaling.py",
         "stages/test_stages.py",
+        "physics/test_transport.py",
+        "physics/test_dispersive.py",
+    ),
+    *(
+        "stages/test_consistency.py",
+        "physics/test_every_equation.py",
+        "physics/test_reaction.py",
+        "stages/test_steady.py",
+    ),
+    *(
+        "run/test_staged.py",
         "fleet/running/test_forever.py",
         "fleet/supervise/test_survival.py",
         "fleet/running/test_supervise.py",
     ),
-    *("run/test_gates.py", "run/test_params.py", "run/test_calibrate.py", "models/test_operator.py"),
     *(
+        "run/test_gates.py",
+        "run/test_calibrate.py",
+        "models/test_operator.py",
         "fleet/lightning/test_lightning.py",
-        "fleet/tracking/test_mirrors.py",
-        "test_stuck_readers.py",
-        "physics/test_howto.py",
     ),
+    *(
+        "fleet/tracking/test_mirrors.py",
+        "test_streams.py",
+        "test_stuck_readers.py",
+        "test_full_disk.py",
+    ),
+    *("physics/test_howto.py",),
 )
 
 

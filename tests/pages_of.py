@@ -10,6 +10,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+import test_house as law
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -65,3 +69,18 @@ def python(house: Path, *words: str, env: Mapping[str, str] = {}, code: int = 0,
     )
     assert done.returncode == code, f"exit code {done.returncode}: {done.stdout[-5000:]}"
     return done.stdout
+
+
+def require_house_rules(page: str, place: Path, patch: pytest.MonkeyPatch) -> None:
+    """The laws of tests/test_house.py that what a page adds to that house could break."""
+    patch.setattr(law, "ROOT", place)
+    patch.setattr(law, "SOURCE", place / "src")
+    patch.setattr(law, "FILES", sorted((place / "src").rglob("*.py")))
+    patch.setattr(law, "MODULES", {law.module_of(path) for path in law.FILES})
+    law.test_every_file_imports_only_downwards()
+    law.test_no_import_goes_in_a_circle_not_even_a_late_one()
+    law.test_the_architecture_says_what_each_room_is_for_and_may_import()
+    added = (path for path, _ in blocks((ROOT / page).read_text()) if path.suffix == ".py")
+    patch.setattr(law, "FILES", [place / path for path in added])
+    law.test_every_file_is_a_sitting_and_every_function_a_screen()
+    law.test_every_file_says_in_one_line_what_it_is()

@@ -142,12 +142,15 @@ class Code(NamedTuple):
     silent: list[str]  # public functions and classes of the file that no docstring explains
 
 
+LEAVES = (ast.Constant, ast.expr_context, ast.operator, ast.unaryop, ast.boolop)  # with nothing of it inside
+
+
 @functools.cache
 def code_of(path: Path) -> Code:
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    tree = ast.parse(text)
     top = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
-    stores = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "__doc__"]
-    given = {node.value.id for node in stores if isinstance(node.value, ast.Name)}  # `run.__doc__ = …`
+    given = {*re.findall(r"\b(\w+)\.__doc__ = ", text)}
     silent = [node.name for node in top if not ast.get_docstring(node) and node.name not in given]
     code = Code(ast.get_docstring(tree), [], [], [], [], silent)
     todo: list[ast.AST] = [tree]
@@ -167,7 +170,7 @@ def code_of(path: Path) -> Code:
         for value in vars(node).values():
             if isinstance(value, list):
                 todo += (each for each in value if isinstance(each, ast.AST))
-            elif isinstance(value, ast.AST):
+            elif isinstance(value, ast.AST) and not isinstance(value, LEAVES):
                 todo.append(value)
     return code
 

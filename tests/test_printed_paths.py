@@ -92,22 +92,22 @@ def test_what_lies_beside_an_input_of_such_a_name_is_not_written(
     assert ups(["data", "info", str(odd), "--task", "advection1d"]) == 0, "it is read, and shown without its newline"
 
 
-@pytest.mark.parametrize("name", FINE)
-def test_the_last_line_is_the_path_to_the_byte(data: Path, tmp_path: Path, name: str) -> None:
-    asked = {
-        "split": tmp_path / name / "s.json",
-        "fetch": tmp_path / name / NAME,
-        "import": tmp_path / name / "advection1d",
-    }
+def test_the_last_line_is_the_path_to_the_byte(data: Path, tmp_path: Path) -> None:
+    """Of commands that are given one after the other."""
     code = "import json, sys\nfrom ups.cli.app import main\nfor words in json.loads(sys.argv[1]):\n"
     code += (
         "    try:\n        main(words)\n    except SystemExit as end:\n        assert not end.code\n    print('---')"
     )
-    places = {"split": asked["split"], "fetch": tmp_path / name, "import": tmp_path / name}
-    words = [commands(data, place)[command] for command, place in places.items()]
+    expected, words = [], []
+    for folder in (tmp_path / name for name in FINE):
+        places = {"split": folder / "s.json", "fetch": folder, "import": folder / "advection1d"}
+        words += [
+            commands(data, folder if command == "import" else place)[command] for command, place in places.items()
+        ]
+        expected += [places["split"], folder / NAME, places["import"]]
     done = subprocess.run([sys.executable, "-c", code, json.dumps(words)], check=True, capture_output=True, timeout=600)
     answers = [piece.splitlines()[-1] for piece in done.stdout.split(b"\n---\n")[:-1]]
-    assert answers == [os.fsencode(path) for path in asked.values()]
+    assert answers == [os.fsencode(path) for path in expected]
 
 
 def test_what_is_neither_text_nor_a_byte_is_printed_as_its_number() -> None:

@@ -436,12 +436,10 @@ def test_the_largest_model_and_batch_are_taken_that_time_and_memory_have_room_fo
     assert "It does NOT fit: 1 MB are needed, and 100 kB free" in (tmp_path / "full.yaml").read_text()
 
 
-@pytest.mark.parametrize(
-    "name", ["a #1.npz", "a: b.npz", "{x}.npz", "!t.npz", "&t.npz", "r[1].npz", "1e3.npz", "a*.npz"]
-)
+@pytest.mark.parametrize("name", ["a #1: b.npz", "{x}.npz", "!t.npz", "r[1].npz", "1e3.npz"])
 def test_a_file_is_itself_whatever_its_name_means_to_yaml_or_a_shell(folder: Path, tmp_path: Path, name: str) -> None:
     shutil.copy(folder / "waves.npz", tmp_path / name)
-    other = {"r[1].npz": "r1.npz", "a*.npz": "ab.npz"}.get(name)
+    other = {"r[1].npz": "r1.npz"}.get(name)
     if other is not None:  # which the name would stand for, were it a pattern
         np.savez(tmp_path / other, h=np.zeros((5, 20, 16, 16), np.float32))
     path, _ = propose([tmp_path / name], str(folder / "waves.yaml"), tmp_path / "c.yaml", 1, "cpu", False, str)

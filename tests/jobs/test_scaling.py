@@ -106,13 +106,13 @@ def test_a_second_device_pays_with_a_larger_batch_or_not_at_all() -> None:
 def test_work_that_is_shared_out_takes_its_share_and_memory_falls() -> None:
     config = settings(strategy="fsdp")
     rates = Ceilings(flops=1e9, bytes=1e30, launch=0.0)
-    more = scaling(config, costs(config, "cpu"), 4, torch.device("cpu"), rates, False, 1.0, "operator")
-    assert [row.ranks for row in more.rows] == [1, 2, 4]
-    assert [row.share for row in more.rows] == [8, 4, 2]
+    more = scaling(config, costs(config, "cpu"), 2, torch.device("cpu"), rates, False, 1.0, "operator")
+    assert [row.ranks for row in more.rows] == [1, 2]
+    assert [row.share for row in more.rows] == [8, 4]
     for row in more.rows:
         assert row.step == pytest.approx(more.rows[0].step / row.ranks, rel=0.05)
         assert row.whole == pytest.approx(more.rows[0].step, rel=0.05)
-    assert more.rows[0].memory > more.rows[1].memory > more.rows[2].memory
+    assert more.rows[0].memory > more.rows[1].memory
     assert len({len(row) for row in more.table()}) == 1
 
 

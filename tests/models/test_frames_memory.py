@@ -69,7 +69,7 @@ def test_a_rollout_holds_its_frames_no_more_often_than_is_asked_for(
     masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "TOGETHER", 2**12)
-    steps = 80
+    steps = 160
     sim, u = (of_lake(ALONE), with_nan(state())) if masked else (simulator("reacdiff2d"), frames("reacdiff2d")[:1, 0])
     sim.rollout(u, 1)
     with MemoryCount("cpu") as count:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pages_of import ROOT, blocks, house_after, python
+from pages_of import ROOT, blocks, house_after, python, require_house_rules
 
 PAGE = "docs/howto-add-a-pde.md"
 
@@ -79,8 +79,13 @@ def test_its_commands_make_files_in_which_nothing_is_wrong_and_its_equations_agr
     assert "u stays between -1 and 1, but for up to 0.0e+00" in output
 
 
+def test_they_are_built_as_the_rest_of_the_house(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_house_rules(PAGE, house, monkeypatch)
+
+
+@pytest.mark.slow  # the equations are compared with scipy above
 def test_its_equations_pass_the_tests_that_every_equation_passes(house: Path) -> None:
-    files = ("tests/physics/test_every_equation.py", "tests/test_house.py")
-    names = "bbm1d or allencahn2d or longwave or phase or architecture or sitting or downwards"
+    files = ("tests/physics/test_every_equation.py",)
+    names = "bbm1d or allencahn2d"
     output = python(house, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", names)
     assert re.search(r"\d+ (passed|failed|error)|\[100%\]", output)

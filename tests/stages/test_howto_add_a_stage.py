@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from pages_of import ROOT, house_after, python
+from pages_of import house_after, python, require_house_rules
 from ups.models.artifact import read, replace_part, strangers
 
-CONFIG = "configs/bias.yaml"
+PAGE, CONFIG = "docs/howto-add-a-stage.md", "configs/bias.yaml"
 TINY = """
 --data.fronts.samples 12 --data.fronts.resolution 16 --data.fronts.frames 5 --data.fronts.reduce.time 1
 --model.codec.dim 4 --model.operator.width 16 --model.operator.depth 1 --model.operator.heads 2
@@ -42,7 +41,7 @@ for line in sys.stdin.read().splitlines():
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the house with the stage added as the page says, and a finished run of it on two ranks."""
-    place = house_after("docs/howto-add-a-stage.md", tmp_path_factory.mktemp("house"))
+    place = house_after(PAGE, tmp_path_factory.mktemp("house"))
     python(place, *RUN, "--ranks", "2", "--dist.launcher", "forked")
     return place
 
@@ -133,12 +132,8 @@ def test_ranks_compute_what_one_process_does(house: Path) -> None:
     assert [(row[0], row[1]) for row in rows if len(row) == 3] == [(name, "good") for name in CHECKS], rows
 
 
-def test_it_is_built_as_the_rest_of_the_house(house: Path) -> None:
-    (house / "tests").mkdir()
-    shutil.copy(ROOT / "tests" / "test_house.py", house / "tests")
-    chosen = ("tests/test_house.py", "-k", "bias or architecture or circle or sitting or downwards")
-    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen)
-    assert "[100%]" in python(house, *words)
+def test_it_is_built_as_the_rest_of_the_house(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_house_rules(PAGE, house, monkeypatch)
 
 
 @pytest.mark.slow
