@@ -1,4 +1,4 @@
-"""Definition: what a user says of a task; whatever is left out is taken from the data."""
+"""What a user says of a task (Definition); who is believed of the user, the equation and the file (TaskFacts)."""
 
 from __future__ import annotations
 
@@ -125,88 +125,11 @@ class Definition:
         """The axes of space among `dims`."""
         return tuple(name for name in self.layout if name not in (SAMPLE, TIME, CHANNEL))
 
-    def dynamics(self, known: Dynamics = UNKNOWN) -> Dynamics:
-        """The dynamics `known`, with what the user says of them in its place."""
-        return dataclasses.replace(known, **{k: v for k in vars(known) if (v := getattr(self, k)) is not None})
-
-    def told(self, seen: Dynamics, known: Dynamics) -> Definition:
-        """This definition, and where it says nothing of a fact of dynamics: what was `seen`, if it is not what is
-        `known` anyway."""
-        news = {key: value for key, value in vars(seen).items() if value != getattr(known, key)}
-        return dataclasses.replace(self, **{key: v for key, v in news.items() if getattr(self, key) is None})
-
     def names(self, parameter: str) -> bool:
         """Whether the user speaks of a parameter: says where it lies, or which value it has."""
         return parameter in self.datasets or parameter in self.parameters
 
-    def applied(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec], where: str) -> TaskSpec:
-        """The task of a file, with what the user says of it.
-
-        Args:
-            spec: What the file says.
-            tasks: The built-in tasks by name, one of which may be its equation.
-            where: The beginning of errors: the file.
-
-        Raises:
-            ConfigError: The two contradict each other, or a name is not there.
-        """
-        equation = self.equation or self._by_name(spec, tasks) or spec.equation
-        channels = tuple(c for names in self.fields.values() for c in names)
-        if channels and channels != spec.channels:
-            raise ConfigError(f"{where}: holds {', '.join(spec.channels)}, not the fields {', '.join(channels)}.")
-        if spec.domain != "grid" and (equation or self.divergence_free):
-            what = f"the equation {equation}" if equation else "`divergence_free`"
-            raise ConfigError(f"{where}: lies on points, where {what} cannot be checked; take it out of the task.")
-        if equation:
-            check_known("equation", (equation,), tasks)
-            known = tasks[equation]
-            if (len(known.channels), known.ndim) != (len(spec.channels), spec.ndim):
-                raise ConfigError(
-                    f"{where}: holds {', '.join(spec.channels)} on {counted(spec.ndim, 'axis')}, but {equation} has "
-                    f"{', '.join(known.channels)} on {known.ndim}; give the task another name."
-                )
-        fields = fields_of(self.fields, spec.ndim) if self.fields else spec.fields
-        if self.fields or equation:
-            _check_order(fields, spec.axes[: spec.ndim], tasks.get(equation), where)
-        self._check_names(spec, where)
-        periodic = spec.periodic if self.periodic is None else tuple(a in self.periodic for a in spec.axes[: spec.ndim])
-        declared: dict[str, Any] = {
-            "name": self.name or spec.name,
-            "title": self.title or (self.name.replace("_", " ") if self.name else spec.title),
-            "periodic": periodic,
-            "bounds": tuple(self.bounds.get(a, b) for a, b in zip(spec.axes, spec.bounds, strict=False)),
-            "equation": equation,
-            "mask": self.mask or spec.mask,
-            "parameters": self._parameters(spec, tasks.get(equation)),
-        }
-        if equation and equation != spec.equation:
-            declared |= {key: getattr(tasks[equation], key) for key in (*LAWS, "dynamics")}
-        declared["dynamics"] = self.dynamics(declared.get("dynamics", spec.dynamics))
-        for key in ("steady", *LAWS):
-            if getattr(self, key) is not None:
-                declared[key] = getattr(self, key)
-        if self.fields and {f.name: f.channels for f in spec.fields} != self.fields:
-            declared["fields"] = fields
-        return dataclasses.replace(spec, **declared)
-
-    def _by_name(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec]) -> str:
-        """The built-in task of this name, or an empty text. Where fields or axes are defined too, and are not those of
-        the built-in task, only the name is the same."""
-        alone = not (self.fields or self.dims or self.datasets)
-        if spec.domain != "grid":
-            return ""
-        return self.name if self.name in tasks and (alone or spec.channels == tasks[self.name].channels) else ""
-
-    def _parameters(self, spec: TaskSpec, equation: TaskSpec | None) -> tuple[Param, ...]:
-        """The file's parameters, those of the equation, and those the user gives."""
-        params = {p.name: p for p in (equation.parameters if equation is not None else ())}
-        params |= {p.name: p for p in spec.parameters if p.name not in params}
-        for name, value in self.parameters.items():
-            words = {"choices": (value,), "encoded": True} if isinstance(value, str) else {}
-            params.setdefault(name, Param(name, value, "stated by the user", **words))  # type: ignore[arg-type]
-        return tuple(params.values())
-
-    def _check_names(self, spec: TaskSpec, where: str) -> None:
+    def check_names(self, spec: TaskSpec, where: str) -> None:
         """ConfigError for a channel, field, axis or input that the definition names and the task does not have."""
         named = {
             "channel": ((*(self.conserved or ()), *(self.positive or ())), spec.channels),
@@ -220,6 +143,123 @@ class Definition:
                     has = f"it has {', '.join(there)}" if there else "it has none"
                     vector = " of one channel per axis" if kind == "field" else ""
                     raise ConfigError(f"{where}: has no {kind}{vector} '{name}', which the task speaks of; {has}.")
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What is known of a task, and by whom. Of a fact that several speak of, the first of these is believed.
+
+    Args:
+        user: What the user says, now or when the file was written.
+        start: What the simulator says, with which a training starts, of how states go on.
+        equation: What the built-in equation says that the task obeys; it is silent where the file names it itself, and
+            so has said the same.
+        file: What the file says, as its reader made a task of it.
+        seen: How states were seen to go on.
+    """
+
+    user: Definition
+    file: TaskSpec
+    equation: TaskSpec | None = None
+    start: Dynamics | None = None
+    seen: Dynamics = UNKNOWN
+
+    @classmethod
+    def of(cls, user: Definition, file: TaskSpec, tasks: Mapping[str, TaskSpec], where: str) -> TaskFacts:
+        """What is known of a file.
+
+        Args:
+            user: What the user says of it.
+            file: What it says itself.
+            tasks: The built-in tasks by name, one of which may be its equation.
+            where: The beginning of errors: the file.
+
+        Raises:
+            ConfigError: The two contradict each other, or a name is not there.
+        """
+        channels = tuple(c for names in user.fields.values() for c in names)
+        if channels and channels != file.channels:
+            raise ConfigError(f"{where}: holds {', '.join(file.channels)}, not the fields {', '.join(channels)}.")
+        # Where fields or axes are defined too, and are not those of the built-in task, only the name is the same.
+        alone, on_grid = not (user.fields or user.dims or user.datasets), file.domain == "grid"
+        named = on_grid and user.name in tasks and (alone or file.channels == tasks[user.name].channels)
+        equation = user.equation or (user.name if named else "") or file.equation
+        if not on_grid and (equation or user.divergence_free):
+            what = f"the equation {equation}" if equation else "`divergence_free`"
+            raise ConfigError(f"{where}: lies on points, where {what} cannot be checked; take it out of the task.")
+        if equation:
+            check_known("equation", (equation,), tasks)
+            known = tasks[equation]
+            if (len(known.channels), known.ndim) != (len(file.channels), file.ndim):
+                raise ConfigError(
+                    f"{where}: holds {', '.join(file.channels)} on {counted(file.ndim, 'axis')}, but {equation} has "
+                    f"{', '.join(known.channels)} on {known.ndim}; give the task another name."
+                )
+        facts = cls(user, file, tasks.get(equation))
+        if user.fields or equation:
+            _check_order(facts._fields, file.axes[: file.ndim], facts.equation, where)
+        user.check_names(file, where)
+        return facts
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task, with every fact as it is believed."""
+        user, file = self.user, self.file
+        axes = file.axes[: file.ndim]
+        return dataclasses.replace(
+            file,
+            name=user.name or file.name,
+            title=user.title or (user.name.replace("_", " ") if user.name else file.title),
+            fields=file.fields if {f.name: f.channels for f in file.fields} == user.fields else self._fields,
+            periodic=file.periodic if user.periodic is None else tuple(a in user.periodic for a in axes),
+            bounds=tuple(user.bounds.get(a, b) for a, b in zip(axes, file.bounds, strict=False)),
+            equation=self.equation.name if self.equation else "",
+            mask=user.mask or file.mask,
+            parameters=self._parameters(),
+            steady=file.steady if user.steady is None else user.steady,
+            dynamics=self.dynamics,
+            **self.laws,
+        )
+
+    @property
+    def laws(self) -> dict[str, Any]:
+        """What holds along every trajectory."""
+        own = {law: getattr(self.user, law) for law in LAWS}
+        return {law: getattr(self._declared, law) if value is None else value for law, value in own.items()}
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """How states go on."""
+        known = self.start or self._declared.dynamics
+        if self.start is None:  # what is seen adds to what is known, and takes nothing from it
+            known = Dynamics(**{key: getattr(known, key) or seen for key, seen in vars(self.seen).items()})
+        own = {key: value for key in vars(known) if (value := getattr(self.user, key)) is not None}
+        return dataclasses.replace(known, **own)
+
+    @property
+    def definition(self) -> Definition:
+        """The user's definition, and what else must be said for states to go on as they do."""
+        declared = vars(self._declared.dynamics)
+        news = {key: value for key, value in vars(self.dynamics).items() if value != declared[key]}
+        return dataclasses.replace(self.user, **{k: v for k, v in news.items() if getattr(self.user, k) is None})
+
+    @property
+    def _declared(self) -> TaskSpec:
+        """Who speaks where the user does not: the equation, or a file that has named it itself."""
+        return self.file if self.equation is None or self.equation.name == self.file.equation else self.equation
+
+    @property
+    def _fields(self) -> tuple[Field, ...]:
+        return fields_of(self.user.fields, self.file.ndim) if self.user.fields else self.file.fields
+
+    def _parameters(self) -> tuple[Param, ...]:
+        """The file's parameters, those of the equation, and those the user gives."""
+        params = {p.name: p for p in (self.equation.parameters if self.equation is not None else ())}
+        params |= {p.name: p for p in self.file.parameters if p.name not in params}
+        for name, value in self.user.parameters.items():
+            words = {"choices": (value,), "encoded": True} if isinstance(value, str) else {}
+            params.setdefault(name, Param(name, value, "stated by the user", **words))  # type: ignore[arg-type]
+        return tuple(params.values())
 
 
 def is_file_name(text: str) -> bool:
@@ -266,8 +306,8 @@ def definition_of(spec: TaskSpec) -> Definition:
         divergence_free=None if spec.equation else spec.divergence_free,
         equation=spec.equation,
         mask=spec.mask,
-        **(vars(spec.dynamics) if spec.equation else {}),
-    ).told(spec.dynamics, UNKNOWN)
+        **{k: v for k, v in vars(spec.dynamics).items() if spec.equation or v != getattr(UNKNOWN, k)},
+    )
 
 
 def _check_order(fields: tuple[Field, ...], axes: tuple[str, ...], equation: TaskSpec | None, where: str) -> None:

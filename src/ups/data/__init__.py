@@ -16,7 +16,7 @@ from ups.data.readers import READERS
 from ups.data.source import Reader, Source, blocks, check_path
 from ups.data.unreadable import stranger
 from ups.data.views import Defined
-from ups.definition import Definition
+from ups.definition import Definition, TaskFacts
 from ups.run_files import is_run
 from ups.types import ARRAYS, ConfigError, DataError, TaskSpec
 
@@ -71,7 +71,7 @@ def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec
         raise ConfigError(f"{source.path}: points need no mask; leave out those that do not count, and `mask`.")
     if source.nan_is_mask and source.task.domain == "grid" and definition.mask not in source.task.given:
         source = masked(source, wanted=definition.mask == MASK)
-    spec = definition.applied(source.task, tasks, str(source.path))
+    spec = TaskFacts.of(definition, source.task, tasks, str(source.path)).task
     source = with_params_of(source, spec)
     _note_replaced(source, definition)
     if spec == source.task and not definition.parameters:

@@ -228,7 +228,7 @@ def _looked_at(sources: Sequence[Source], settings: Mapping[str, Any]) -> list[D
     """What sources hold, by task; how states go on of a task that the simulator to start from knows, it says."""
     sets, start = held_as_they_are(sources), settings.get("start_from")
     known = load_simulator(start).codec.tasks if start else {}
-    return [replace(h, dynamics=known[h.task.name].dynamics) if h.task.name in known else h for h in sets]
+    return [replace(h, start=known[h.task.name].dynamics) if h.task.name in known else h for h in sets]
 
 
 def _seen(entries: Sequence[DataEntry], sets: Sequence[DataProfile], config: RunConfig) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def _seen(entries: Sequence[DataEntry], sets: Sequence[DataProfile], config: Run
     for label, data in config.data.items():
         own, names = Definition.of(data.task), {each.source.task.name for each in entries if each.config == data}
         for here in (here for here in sets if here.task.name in names):
-            whole = own.told(here.dynamics, here.task.dynamics)
+            whole = here.facts(own).definition
             flags |= {f"data.{label}.task": as_flag(whole.plain())} if whole != own else {}
     return flags
 
@@ -342,7 +342,7 @@ def fit(
         if not start.overwrite and any(path.exists() for path in (out / name, *places.values())):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         for each, here, (source, parts), there in zip(given, sets, divided, places.values(), strict=True):
-            task = replace(source.task, dynamics=Definition.of(each.task).dynamics(here.dynamics))
+            task = replace(source.task, dynamics=here.facts(Definition.of(each.task)).dynamics)
             write_data_set(renamed(source, task), there.parent, there.name, parts, overwrite=start.overwrite)
     folder, report = run_alone(config, screen, replace(start, before=("data", time.perf_counter() - began)))
     return load_simulator(folder.folder, device), folder, report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ups.data.readers.assemble import param_of
 from ups.data.readers.well_header import StoredField
 from ups.data.sample_blocks import side_by_side
 from ups.data.source import Reader, Remarks, Source, SourceFacts, numbered
-from ups.definition import Definition
+from ups.definition import Definition, TaskFacts
 from ups.parsing import parse_json
 from ups.types import Array, DataError, Field, Grid, Storage, TaskSpec
 
@@ -146,7 +146,6 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
     if not values or samples == 0:
         raise DataError(f"{path}: holds no {'sample' if values else 'field that varies in time'}; fetch it again.")
     equation = tasks.get(written.equation)
-    laws = equation or written
     stored = Stored(_ordered(values, written.fields), _ordered(inputs, written.inputs), columns)
     times = own_times[0]
     bounds = tuple(written.bounds.get(axis, bounds_of(x)) for axis, x in zip(names, axes, strict=True))
@@ -163,14 +162,11 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
         parameters=tuple(param_of(key, values) for key, values in columns.params.items()),
         inputs=_grouped(stored.inputs, written.inputs),
         steady=len(times) == 1,
-        conserved=laws.conserved or (),
-        positive=laws.positive or (),
-        divergence_free=laws.divergence_free or (),
-        equation=written.equation if equation else "",
         mask=written.mask,
         axes=names,
-        dynamics=written.dynamics(equation.dynamics) if equation else written.dynamics(),
     )
+    facts = TaskFacts(written, task, equation)  # what was written was said by a user
+    task = replace(task, equation=equation.name if equation else "", dynamics=facts.dynamics, **facts.laws)
     ids = numbered(path, samples)
     common = {key: plain(v[0]) for key, v in columns.params.items() if len(v) == 1}
     grid = Grid.along(axes, periodic, bounds)

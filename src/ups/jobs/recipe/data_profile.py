@@ -15,7 +15,7 @@ from ups.data import Source, open_source, renamed, same_task
 from ups.data.joined import stems
 from ups.data.neighbours import check_neighbours
 from ups.data.splits import FEW_TRAJECTORIES, parts_of
-from ups.definition import Definition, definition_from, is_file_name
+from ups.definition import Definition, TaskFacts, definition_from, is_file_name
 from ups.jobs.inspect import single_cells, uneven_times
 from ups.jobs.recipe.signs import (
     ANY_PACE,
@@ -78,13 +78,23 @@ class DataProfile:
     seen: tuple[Glance, ...] = ()  # frames of a few samples
     past: tuple[Triple, ...] = ()  # more frames of a few samples
     hidden: bool = False  # what comes next is in the frame before the last too
-    dynamics: Dynamics = UNKNOWN  # what is known of how its states go on, or was seen
+    observed: Dynamics = UNKNOWN  # how its states were seen to go on
+    start: Dynamics | None = None  # how they do, as the simulator to start from says
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
     around: tuple[str, ...] = ()  # all axes that wrap, where one of them is a longitude of which nobody says so
     blown: tuple[str, ...] = ()  # samples that end without a finite value
     divided: bool = False  # its folders say what is for training, validation and testing
     pace: tuple[int, int] = (ANY_PACE, ANY_PACE)  # so many frames apart, a step changes little, and so many at most
     notes: tuple[str, ...] = ()  # what its reader noticed, and what is doubtful
+
+    @property
+    def dynamics(self) -> Dynamics:
+        """How its states go on."""
+        return self.facts(Definition()).dynamics
+
+    def facts(self, user: Definition) -> TaskFacts:
+        """All that is known of its task, and what a user says of it."""
+        return TaskFacts(user, self.task, start=self.start, seen=self.observed)
 
     @property
     def samples(self) -> int:
@@ -157,7 +167,7 @@ class DataProfile:
         elif self.definition:
             entry["task"] = self.definition
         own = definition_from(self.definition) if self.definition else Definition()
-        whole = own.told(self.dynamics, self.task.dynamics)
+        whole = self.facts(own).definition
         whole = replace(whole, periodic=self.around) if self.around else whole
         if whole != own:
             entry["task"] = whole.plain()
@@ -324,7 +334,7 @@ def _by_task(per_file: Sequence[DataProfile]) -> list[DataProfile]:
     return [
         replace(
             h,
-            dynamics=_seen(h, any(several) and not hidden),
+            observed=_observed(h, any(several) and not hidden),
             notes=(*h.notes, *_constant(h)),
             hidden=hidden,
             seen=(),
@@ -334,14 +344,9 @@ def _by_task(per_file: Sequence[DataProfile]) -> list[DataProfile]:
     ]
 
 
-def _seen(here: DataProfile, memoryless: bool) -> Dynamics:
-    """What is known of how the states of a task go on, and what was seen of it."""
-    known = here.task.dynamics
-    return Dynamics(
-        memoryless=known.memoryless or memoryless,
-        changes_when_uniform=known.changes_when_uniform or driven(here.past),
-        advected_by=winds_in(here.task, here.seen),
-    )
+def _observed(here: DataProfile, memoryless: bool) -> Dynamics:
+    """How the states of a task were seen to go on."""
+    return Dynamics(memoryless, driven(here.past), winds_in(here.task, here.seen))
 
 
 def glances(source: Source, every: int) -> list[Glance]:
@@ -437,5 +442,4 @@ def _made(task: str) -> DataProfile:
         cells=(cells,) * spec.ndim,
         definition="",
         uneven=spec.steady or all(uneven(state, state) for state in starts),
-        dynamics=spec.dynamics,
     )

@@ -18,7 +18,7 @@ from ups.data.reduction import thinning
 from ups.data.splits import PARTS, make_split
 from ups.data.trajectories import RESIDENT
 from ups.data.windows import CELLS, at_once
-from ups.definition import Definition
+from ups.definition import Definition, TaskFacts
 from ups.models.config import SimulatorConfig
 from ups.physics import TASKS
 from ups.physics.symmetries import mirrors_of
@@ -164,7 +164,7 @@ def _to_be_made(name: str, data: DataConfig, simulator: SimulatorConfig) -> Outl
     equations = equations_of(data.generation())
     first = equations[0]
     spec, grid = first.spec(), data.store.grid(first.grid(data.resolution or first.task.resolution))
-    task = data.definition.applied(spec, TASKS, f"data.{name}")
+    task = TaskFacts.of(data.definition, spec, TASKS, f"data.{name}").task
     times = np.asarray(first.times()[: data.frames])[data.store.frames]
     file = FileSpec(spec, first.params(), grid, times, data.samples, {})
     split = data.split
