@@ -33,7 +33,7 @@ from ups.jobs.estimate import estimate as module
 from ups.jobs.estimate.costs import WORKSPACES, Costs, StageCost, costs
 from ups.jobs.estimate.estimate import forecast, free_memory
 from ups.jobs.estimate.timing import RandomBatches, ceilings
-from ups.jobs.recipe import proposal as propose
+from ups.jobs.recipe import pricing
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_config import GenerateConfig
@@ -507,7 +507,7 @@ def test_the_limit_of_a_container_holds_for_estimates_and_for_runs(
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(host_memory, "_around", lambda pid: [(tmp_path, host_memory.VERSION_2)])  # noqa: ARG005
     assert free_memory(torch.device("cpu")) == 800000
-    assert fits.free_memory is free_memory is propose.free_memory, "`ups run`, `ups estimate` and `ups init` agree"
+    assert fits.free_memory is free_memory is pricing.free_memory, "`ups run`, `ups estimate` and `ups init` agree"
 
 
 @pytest.mark.parametrize(("every", "count"), [(0.3, 4), (0.34, 3), (0.5, 2), (1.0, 1), (0, 1), (300, 4)])

@@ -24,6 +24,7 @@ from ups.engine.memory import CodeCost
 from ups.jobs.estimate.timing import Ceilings
 from ups.jobs.fit import Data, _looked_at, _proposed, _single, fit
 from ups.jobs.inspect import notes, problems
+from ups.jobs.recipe import pricing
 from ups.jobs.recipe import proposal as module
 from ups.jobs.recipe.data_profile import OF_FEW, DataProfile, held_as_they_are, holdings
 from ups.jobs.recipe.proposal import propose
@@ -57,12 +58,14 @@ def bill(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bill of made-up sizes, for a config that could be trained: the true one takes seconds (tests of estimates)."""
 
     def costs(config: RunConfig, device: str, sets: object, rough: object) -> SimpleNamespace:  # noqa: ARG001
-        flops = {"small": 100, "tiny": 10}[config.model.part("operator").size] * config.stage("operator").batch
+        flops = {"tiny": 10, "small": 100, "base": 1000}[config.model.part("operator").size] * config.stage(
+            "operator"
+        ).batch
         stage = SimpleNamespace(work=CodeCost(0, 0, flops * 10**9, 0, 0), captured=False)
         return SimpleNamespace(stages=[stage], needed=10**6, parameters={"total": 1000})
 
-    monkeypatch.setattr(module, "costs", costs)
-    monkeypatch.setattr(module, "ceilings", lambda device, bf16: Ceilings(1e12, 1e12, 0.0))  # noqa: ARG005
+    monkeypatch.setattr(pricing, "costs", costs)
+    monkeypatch.setattr(pricing, "ceilings", lambda device, bf16: Ceilings(1e12, 1e12, 0.0))  # noqa: ARG005
 
 
 def written(out: Path, *files: Path, task: str = "", minutes: float = 5.0) -> RunConfig:
@@ -333,6 +336,34 @@ class Begun(Exception):  # noqa: N818  (no fault)
     """A run that was asked for, with how the states of its tasks go on."""
 
 
+def test_fit_takes_the_size_that_the_minutes_have_room_for_unless_it_is_told_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4000 steps of 1.6 s, from arrays in memory and from a file."""
+
+    def run(config: RunConfig, *_: object, **__: object) -> None:
+        raise Begun(config)
+
+    monkeypatch.setattr("ups.jobs.fit.run_alone", run)
+    u = np.sin(np.arange(16) * 0.4 + np.arange(12)[:, None, None] + 0.1 * np.arange(5)[:, None])
+    np.savez(tmp_path / "u.npz", u=u)
+    task = {"data.data.task": {"name": "u", "dims": ["sample", "time", "x"], "fields": {"u": ["u"]}, "dt": 0.1}}
+    asked: tuple[tuple[float, dict[str, object], tuple[object, ...]], ...] = (
+        (107, {}, ("small", 4e-3, 8)),
+        (106, {}, ("tiny", 8e-3, 8)),
+        (107, {"batch": 5}, ("small", 4e-3, 5)),
+        (107, {"model.operator.width": 32}, ("tiny", 8e-3, 32)),
+        (0.1, {}, ("tiny", 8e-3, 32)),
+    )
+    for data, more in ((u, {}), (tmp_path / "u.npz", task)):
+        for minutes, told, expected in asked:
+            with pytest.raises(Begun) as begun:
+                fit(data, minutes, "a", tmp_path, "cpu", {**more, **told}, Screen.silent(), Start(overwrite=True))
+            (config,) = begun.value.args
+            stage = config.stage("operator")
+            assert (config.model.part("operator").size, stage.train.lr, stage.batch) == expected
+
+
 @pytest.mark.parametrize("says", [None, ()])
 def test_fit_hands_on_what_it_saw_of_how_states_go_on_unless_the_user_says_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: tuple[str, ...] | None
@@ -423,16 +454,16 @@ def test_four_axes_of_space_are_refused_by_all_who_open_them(tmp_path: Path) -> 
         open_source(tmp_path / "a.npz", TASKS, task)
 
 
-def test_the_largest_model_and_batch_are_taken_that_time_and_memory_have_room_for(
+def test_the_size_follows_from_the_minutes_and_the_batch_from_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """400 steps, each twice 16 × 100, 32 × 10, 16 × 10 or 8 × 10 thousandths of a second."""
-    room = ((1290, "small", 16), (1270, "tiny", 32), (129, "tiny", 16), (1, "tiny", 8))
-    for seconds, size, batch in room:
+    """4000 steps of a small network, each twice 8 × 100 thousandths of a second."""
+    for seconds, size in ((6410, "small"), (6390, "tiny")):
         config = written(tmp_path / f"{seconds}.yaml", minutes=seconds / 60)
-        assert (config.model.part("operator").size, config.stage("operator").batch) == (size, batch)
-    monkeypatch.setattr(module, "free_memory", lambda device: 10**5)  # noqa: ARG005
-    written(tmp_path / "full.yaml")
+        assert (config.model.part("operator").size, config.stage("operator").batch) == (size, 8)
+    monkeypatch.setattr(pricing, "free_memory", lambda device: 10**5)  # noqa: ARG005
+    config = written(tmp_path / "full.yaml")
+    assert (config.model.part("operator").size, config.stage("operator").batch) == ("tiny", 1)
     assert "It does NOT fit: 1 MB are needed, and 100 kB free" in (tmp_path / "full.yaml").read_text()
 
 

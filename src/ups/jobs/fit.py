@@ -21,9 +21,11 @@ from ups.data.trajectories import alike
 from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of
+from ups.engine.train import Precision
 from ups.eval.report import Report
 from ups.jobs.import_data import TOO_FEW, cut_in_time, too_few_to_divide
 from ups.jobs.recipe.data_profile import IN_TIME, OF_FEW, DataProfile, held_as_they_are, recipe
+from ups.jobs.recipe.pricing import Pricing
 from ups.jobs.recipe.proposal import dotted
 from ups.models import Simulator
 from ups.physics import TASKS
@@ -40,6 +42,10 @@ from ups.types import Array, ConfigError, counted
 
 # The share of the time that goes into a codec that has something to learn.
 CODEC = 0.15
+# Seconds of training that are over sooner than a size could be chosen: the smallest is taken.
+PRICED = 10.0
+# Settings that say how large the network is.
+SIZED = ("model.network", *(f"model.operator.{key}" for key in ("size", "width", "depth", "heads")), "start_from")
 SPACE = ("x", "y", "z")
 CHANNELS = 8  # in the last axis of an array that nobody explained; more may be cells
 
@@ -184,12 +190,21 @@ def _usual(arrays: Mapping[str, Any], definition: Definition) -> tuple[str, ...]
     return (SAMPLE, TIME, *SPACE[:axes], *(() if apart else (CHANNEL,)))
 
 
-def _proposed(sets: Sequence[DataProfile], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe for these data, as flags. Where `settings` name a codec or `start_from`, some of the time goes to
-    training the codec; where they name an optimizer, the recipe's learning rate is left out."""
+def _proposed(
+    sets: Sequence[DataProfile],
+    device: str,
+    minutes: float,
+    settings: Mapping[str, Any],
+    choice: tuple[str, int, Precision] | None = None,
+) -> dict[str, Any]:
+    """The recipe for these data, as flags, with a size, a batch and a precision where they were chosen. Where
+    `settings` name a codec or `start_from`, some of the time goes to training the codec; where they name an optimizer,
+    the recipe's learning rate is left out."""
     usual = settings.get("model.network.size", "small" if settings.get("start_from") else "tiny")
-    size = str(settings.get("model.operator.size", usual))
+    size = str(settings.get("model.operator.size", usual if choice is None else choice[0]))
     flags = dotted(recipe(sets, device_of(device).type, size)) if sets else {}
+    if choice is not None:
+        flags |= dict(zip(("model.operator.size", "batch", "operator.train.precision"), choice, strict=True))
     codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
     if codec or not sets or settings.get("start_from"):
         flags = {key: value for key, value in flags.items() if not key.startswith(("model.codec", "codec."))}
@@ -201,6 +216,41 @@ def _proposed(sets: Sequence[DataProfile], device: str, minutes: float, settings
     if {"train.optimizer", "operator.train.optimizer"} & settings.keys():
         flags.pop("operator.train.lr", None)
     return {**flags, "operator.train.seconds": 60 * minutes}
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What `ups.fit` is to do, beside the data; `place` says as flags where the run is."""
+
+    minutes: float
+    device: str
+    settings: Mapping[str, Any]
+    place: Mapping[str, Any]
+
+    def config(
+        self,
+        files: Mapping[str, Any],
+        sets: Sequence[DataProfile] = (),
+        seen: Mapping[str, Any] | None = None,
+        choice: tuple[str, int, Precision] | None = None,
+    ) -> RunConfig:
+        """The config for data in `files`, with what was `seen` of them; both are flags."""
+        proposed = _proposed(sets, self.device, self.minutes, self.settings, choice)
+        proposed = giving_way(run_config(), proposed, self.settings)
+        return load(run_config(), None, {**self.place, **files, **proposed, **self.settings, **(seen or {})})
+
+    def sized(
+        self, files: Mapping[str, Any], sets: Sequence[DataProfile], seen: Mapping[str, Any] | None = None
+    ) -> RunConfig:
+        """The config with the size, the batch and the precision that the minutes have room for."""
+        seconds = 60 * self.minutes
+        if seconds < PRICED or any(key.startswith(SIZED) for key in self.settings):
+            return self.config(files, sets, seen)
+        prices = Pricing(
+            lambda size, batch: self.config(files, sets, seen, (size, batch, "fp32")), device_of(self.device)
+        )
+        best = prices.choose(seconds)
+        return self.config(files, sets, seen, (best.size, best.batch, best.precision))
 
 
 def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,29 +350,26 @@ def fit(
 ) -> tuple[Simulator, RunDir, Report]:
     """Write `data` as data sets beside the run's folder, train on them for `minutes`, and judge what was learnt.
 
-    A path is read where it lies. What `settings` do not say is as `ups init` proposes it for these data, but for the
-    size of the network; every frame and cell is kept.
+    A path is read where it lies. What `settings` do not say is as `ups init` proposes it for these data; every frame
+    and cell is kept.
     """
     began = time.perf_counter()
     if isinstance(minutes, bool) or not isinstance(minutes, int | float | np.number):
         raise ConfigError(f"minutes is {minutes!r}, but must be a number.")
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
-    place = {"name": as_flag(name), "out": as_flag(out), "device": as_flag(device)}
     settings = _single(settings)
-
-    def config_of(file: Mapping[str, Any], sets: Sequence[DataProfile] = (), **seen: Any) -> RunConfig:
-        proposed = giving_way(run_config(), _proposed(sets, device, minutes, settings), settings)
-        return load(run_config(), None, {**place, **file, **proposed, **settings, **seen})
+    place = {"name": as_flag(name), "out": as_flag(out), "device": as_flag(device)}
+    request = FitRequest(float(minutes), device, settings, place)
 
     if isinstance(data, str | Path):
         file: dict[str, Any] = {"data.data.file": as_flag(str(data))}
-        file |= _cut_where_it_lies(config_of(file).data["data"], settings, screen)
+        file |= _cut_where_it_lies(request.config(file).data["data"], settings, screen)
         with ExitStack() as stack:
-            opened = open_sets(config_of(file).data, Path(), screen.following, stack)
+            opened = open_sets(request.config(file).data, Path(), screen.following, stack)
             entries = [entry for data_set in opened for entry in data_set.entries]
             sets = _looked_at([entry.source for entry in entries], settings)
-            config = config_of(file, sets, **_seen(entries, sets, config_of(file)))
+            config = request.sized(file, sets, _seen(entries, sets, request.config(file)))
         folder, report = run_alone(config, screen, replace(start, before=("data", time.perf_counter() - began)))
         return load_simulator(folder.folder, device), folder, report
     with ExitStack() as stack:
@@ -338,11 +385,13 @@ def fit(
         # Before anything is written.
         divided = [_split(source, screen) for source in sources]
         sets = _looked_at(sources, settings)
-        config = config_of({f"data.{task}.file": as_flag(path) for task, path in places.items()}, sets)
+        files = {f"data.{task}.file": as_flag(path) for task, path in places.items()}
+        request.config(files, sets)  # refuses settings that are wrong
         if not start.overwrite and any(path.exists() for path in (out / name, *places.values())):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         for each, here, (source, parts), there in zip(given, sets, divided, places.values(), strict=True):
             task = replace(source.task, dynamics=here.facts(Definition.of(each.task)).dynamics)
             write_data_set(renamed(source, task), there.parent, there.name, parts, overwrite=start.overwrite)
+        config = request.sized(files, sets)
     folder, report = run_alone(config, screen, replace(start, before=("data", time.perf_counter() - began)))
     return load_simulator(folder.folder, device), folder, report

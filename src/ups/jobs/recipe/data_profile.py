@@ -39,6 +39,7 @@ from ups.physics.solver import initial_states
 from ups.run.data.datasets import REMARKS, check_axes, common, noticed
 from ups.run.data.doubts import doubts_of, question
 from ups.run.data.sphere import Sphere, wrapping_already
+from ups.run.sizing import RULES
 from ups.tensors import NOT_TOLD, numeric_params, told_apart
 from ups.types import UNKNOWN, Array, ConfigError, DataError, Dynamics, Grid, TaskSpec, counted, counted_from
 
@@ -50,7 +51,6 @@ FEW = 5  # trajectories, under which they are cut in time
 FIRST_LOOK = 8  # samples, about, whose first frames are looked at
 IN_TIME = (0.7, 0.15, 0.15)  # the parts of the time of very few
 OF_FEW = (0.6, 0.15, 0.25)  # the parts of fewer: to train on, to validate on and to test on
-RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highest learning rate of a network
 EXPLAINED = 0.9  # of what changes in a step, by a move alone, at least
 WORTH = 0.05  # of that, which a parameter explains at least that the others do not
 
@@ -413,7 +413,7 @@ def recipe(sets: Sequence[DataProfile], kind: str, size: str) -> dict[str, Any]:
         "codec": {"train": {"steps": 0}},
         "operator": {
             "loss": {"increment": 0.0},
-            "train": {"lr": RATES.get(size, RATES["small"]), "optimizer": "muon", "ema": 0.99},
+            "train": {"lr": RULES.get(size, RULES["small"]).rate, "optimizer": "muon", "ema": 0.99},
         },
     }
 

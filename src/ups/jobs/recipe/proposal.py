@@ -12,26 +12,18 @@ import yaml
 from ups.config import as_flag, as_seen_from, load
 from ups.definition import definition_from
 from ups.engine.ranks.dist import device_of
+from ups.engine.train import Precision
 from ups.files import check_writing, write_named
-from ups.jobs.estimate.costs import Costs, Counts, costs
-from ups.jobs.estimate.timing import ceilings
+from ups.jobs.estimate.costs import Costs
 from ups.jobs.inspect import problems
 from ups.jobs.recipe.data_profile import DataProfile, holdings, recipe
-from ups.models.frames_memory import free_memory
+from ups.jobs.recipe.pricing import Pricing
 from ups.parsing import flat
-from ups.run.check import check
 from ups.run.config import run_config
-from ups.run.data.outlines import Outline
+from ups.run.sizing import FEW
 from ups.types import ConfigError, counted, data_size, duration, short_number
 
-STEPS = 400  # of the operator that the budget must have room for
-SLOWER = 2.0  # times what the ceilings of a device promise that a step takes
-SHARE = 0.5  # of the free memory that may be taken
 READ, LOOK = 2**30, 2**26  # bytes of files up to which all values are looked at, and those that are looked at of more
-CANDIDATES = {
-    "cpu": [("small", 16), ("tiny", 32), ("tiny", 16), ("tiny", 8)],
-    "cuda": [("base", 64), ("small", 64), ("small", 32), ("tiny", 32), ("tiny", 8)],
-}
 
 
 def propose(
@@ -53,17 +45,14 @@ def propose(
     faults = _faults(files, task, sets)
     here = device_of(device)
     activity("choosing a model size and a batch for this machine")
-    roof, free = ceilings(here, bf16=False), free_memory(here)
-    counts: dict[str, Counts] = {}
-    outlined: Sequence[Outline] = ()
-    for model, batch in CANDIDATES[here.type]:
-        settings = _settings(sets, here.type, model, batch, minutes)
-        config = load(run_config(), None, dotted(settings))
-        outlined = outlined or check(config, asking=False)
-        bill = costs(config, here.type, sets=outlined, rough=counts.setdefault(model, {}))
-        step = SLOWER * roof.seconds(bill.stages[-1].work, bill.stages[-1].captured)
-        if bill.needed <= SHARE * free and STEPS * step <= 60 * minutes:
-            break
+
+    def settings_of(size: str, batch: int, precision: Precision = "fp32") -> dict[str, Any]:
+        return _settings(sets, here.type, size, batch, precision, minutes)
+
+    prices = Pricing(lambda size, batch: load(run_config(), None, dotted(settings_of(size, batch))), here)
+    choice = prices.choose(60 * minutes)
+    settings = settings_of(choice.size, choice.batch, choice.precision)
+    bill, step, free = prices.bills[choice.size, choice.batch], choice.price.seconds, prices.free
     head = _header(sets, bill, step, minutes, free, here.type, out, faults)
     if bill.needed > free:
         needed, left = data_size(bill.needed), data_size(free)
@@ -90,17 +79,19 @@ def _all_files(path: Path) -> list[Path]:
     return [part for part in path.rglob("*") if part.is_file()] if path.is_dir() else [path]
 
 
-def _settings(sets: Sequence[DataProfile], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
-    sections = recipe(sets, kind, model)
-    operator = sections["operator"]
+def _settings(
+    sets: Sequence[DataProfile], kind: str, size: str, batch: int, precision: Precision, minutes: float
+) -> dict[str, Any]:
+    sections = recipe(sets, kind, size)
+    operator, rounded = sections["operator"], {} if precision == "fp32" else {"precision": precision}
     return {
         "name": sets[0].task.name if len(sets) == 1 else "tasks",
         "device": "cpu" if kind == "cpu" else "cuda",
         "data": {h.task.name: h.section(kind) for h in sets},
-        "model": sections["model"] | {"operator": {"size": model, **sections["model"]["operator"]}},
+        "model": sections["model"] | {"operator": {"size": size, **sections["model"]["operator"]}},
         "batch": batch,
         "codec": sections["codec"],
-        "operator": {**operator, "train": {"seconds": round(60 * minutes), **operator["train"]}},
+        "operator": {**operator, "train": {"seconds": round(60 * minutes), **operator["train"], **rounded}},
     }
 
 
@@ -119,9 +110,9 @@ def _header(
     out: Path,
     faults: Sequence[str],
 ) -> list[str]:
-    fewest = duration(STEPS * step)
+    fewest = duration(FEW * step)
     room = f"{counted(round(60 * minutes / step), 'step')} in that time"
-    short = f"# Note: {room}, and {STEPS} take about {fewest}: ask for more --minutes."
+    short = f"# Note: {room}, and {FEW} take about {fewest}: ask for more --minutes."
     cores = counted(len(os.sched_getaffinity(0)), "core") if kind == "cpu" else "one GPU"
     parameters = short_number(bill.parameters["total"])
     return [
@@ -137,7 +128,7 @@ def _header(
         f"# Hardware: {cores}, {data_size(free)} of memory free when this was written.",
         f"# Memory: about {data_size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
-        *([short] if STEPS * step > 60 * minutes else []),
+        *([short] if FEW * step > 60 * minutes else []),
         f"# Model: {parameters} parameters.",
     ]
 
@@ -163,6 +154,7 @@ NOTES = {
     "batch": "windows in a step, of every stage",
     "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",
     "lr": "the highest learning rate; lower it where the loss rises",
+    "precision": "large networks take their steps sooner in it on this GPU",
 }
 
 
