@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from small_flows import window
 from ups.config import load
 from ups.eval.ensembles import coverage, crps
 from ups.eval.report import Report
+from ups.eval.trajectories import read
 from ups.jobs.evaluate import Question, evaluate_run
 from ups.models.calibration import Calibration
 from ups.models.ensembles import Draws
@@ -247,6 +249,45 @@ def test_a_finished_run_is_judged_again_with_what_it_fitted(finished: tuple[Path
     rows = json.loads((run / "results.json").read_text())
     value = next(row["value"] for row in rows if row["metric"] == "ensemble coverage")
     assert value == next(r.value for r in report.records if r.metric == "ensemble coverage")
+
+
+def test_ensembles_that_do_not_pay_are_left_off_and_said_to_be_and_are_drawn_when_asked_for(
+    finished: tuple[Path, Report], tmp_path: Path
+) -> None:
+    run = shutil.copytree(finished[0], tmp_path / "run")
+    sim = ups.load(run)
+    (name,), (part,) = sim.trust, [path for path in (run / "artifacts").iterdir() if path.stem == "simulator"]
+    worth = sim.trust[name].calibration
+    assert worth is not None
+    assert worth.worth is not None
+    assert worth.worth > 0
+    sim.trust = {name: replace(sim.trust[name], calibration=replace(worth, worth=0.96))}
+    sim.save(part)
+    report = evaluate_run(run, Question(device="cpu"), Screen.silent())[1]
+    assert report.tasks[0].ensemble is None
+    assert "(ensembles do not pay here)" in report.headline()[1][-1]
+    words = "ensembles do not pay here: on validation data their CRPS is 0.96 times the absolute error of the operator"
+    assert sum(words in remark for remark in report.remarks()) == 1
+    assert words in (run / "report.html").read_text()
+    assert read(run)[0].verdict.endswith("(ensembles do not pay here)")
+    u0 = np.zeros((32, 1), np.float32)
+    assert not any("pay" in remark for remark in ups.load(run).rollout(u0, 2, details=True).remarks)
+    drawn = ups.load(run).rollout(u0, 2, ensemble=3, details=True)
+    assert drawn.frames.shape == (3, 2, 32, 1)
+    assert any(words in remark for remark in drawn.remarks)
+
+
+def test_the_worth_of_an_ensemble_is_its_crps_over_the_error_of_the_operator_on_what_it_was_not_fitted_to() -> None:
+    rng, truth = torch.Generator().manual_seed(0), torch.zeros(16, 2, 8, 1)
+    members = 0.1 * torch.randn(32, *truth.shape, generator=rng)
+    given: Any = SimpleNamespace(targets=truth, mask=None)
+    stretches, ones = calibrate.Stretches(), ((1.0,), (1.0,))
+    alone = torch.ones_like(truth)
+    alone[::2] = 3.0
+    stretches.add(members, given, torch.ones(1), range(16), alone)
+    assert stretches.worth(ones) == pytest.approx(crps(members, truth).mean().item() / 2, rel=1e-6)
+    odd = crps(members[:, 1::2], truth[1::2]).mean().item()
+    assert stretches.worth(((1.0,), (1 + 1e-9,))) == pytest.approx(odd, rel=1e-5)
 
 
 def test_errors_are_fitted_after_as_few_frames_as_a_rollout_needs_and_after_as_many_as_a_judged_one_is_given() -> None:

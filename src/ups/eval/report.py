@@ -127,6 +127,7 @@ class Report:
         last = (sections.phases_line(self.phases),) if self.phases else ()
         drawn = [trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None]
         drawn += [trust_sections.errors_line(task) for task in self.tasks if task.errors is not None]
+        drawn += [task.undrawn for task in self.tasks if task.undrawn]
         unseen = [s for task in self.tasks for s in task.unseen]
         return (*self._complaints(), *self.warnings, *self._of_few(), *unseen, *self.notes, *drawn, *last)
 
@@ -216,7 +217,8 @@ class Report:
         judged = [f"{task.ours.evaluation.task.name}: {task.verdict[0]}." for task in self.tasks if not task.verdict[1]]
         judged += [*self._complaints(), *self.warnings, *(s for task in self.tasks for s in task.unseen)]
         verdict = "\n".join(judged) or "Every task is learnt."
-        text = " ".join((text, *self.notes, *self._of_few()))
+        undrawn = (task.undrawn for task in self.tasks if task.undrawn)
+        text = " ".join((text, *self.notes, *self._of_few(), *undrawn))
         return Section("Result", text, self._beside_means(self.headline()), verdict=verdict, good=not judged)
 
     def _beside_means(self, rows: Table) -> Table:

@@ -77,7 +77,8 @@ class TaskResult:
 
     `beyond` holds zero-shot resolutions and unseen parameters, each predictor in turn; the split of each says which it
     is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
-    that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any;
+    that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any,
+    and `undrawn` a sentence where some could be and do not pay;
     `refinement` what iterations make of predicted steady states, where their equations are known; `errors` how well
     the simulator estimates its own, where it can; `search` what compute buys, where there is a critic. `laws` is how
     much each rollout breaks the laws of the task, by name; `left_range_at` the step after which each rollout left what
@@ -94,6 +95,7 @@ class TaskResult:
     unseen: tuple[str, ...] = ()
     trained: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     ensemble: EnsembleScores | None = None
+    undrawn: str = ""
     refinement: RefinementScores | None = None
     errors: ErrorScores | None = None
     search: SearchScores | None = None
@@ -137,7 +139,8 @@ class TaskResult:
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
         worse = ", but its ensembles are WORSE than the operator alone" if self.worse_drawn else ""
         good = words == "learnt" and not lost and not worse
-        return f"{words}{after}{tail}{how_few(len(mine))}{worse}", good
+        off = " (ensembles do not pay here)" if self.undrawn else ""
+        return f"{words}{after}{tail}{how_few(len(mine))}{worse}{off}", good
 
     @property
     def worse_drawn(self) -> bool:

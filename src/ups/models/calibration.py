@@ -18,6 +18,7 @@ from ups.types import ConfigError, TaskSpec
 
 LIMITS = (1 / 4, 4)  # by how much members are stretched, at least and at most
 MOST = 10.0  # the largest factor that is taken for one
+PAYS = 0.95  # of the operator's absolute error: a CRPS above it is not worth drawing for
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,15 @@ class Calibration:
     """Factors by which deviations of members from their mean are stretched, one for each step and channel, `(T, C)`,
     fitted for the members that the part `drawn_by` draws. The last step's hold for all after it. The mean stays.
 
-    `lasting` is the part of their noise that is the same at all steps (`Draws`).
+    `lasting` is the part of their noise that is the same at all steps (`Draws`). `worth` is the CRPS of the members, so
+    stretched, over the absolute error of the operator alone, both on validation data; None where nobody has measured
+    it.
     """
 
     drawn_by: str
     factors: tuple[tuple[float, ...], ...]
     lasting: float = 0.0
+    worth: float | None = None
 
     def __post_init__(self) -> None:
         sound = all(0 < f <= MOST for row in self.factors for f in row)
@@ -38,11 +42,18 @@ class Calibration:
             raise ConfigError(f"a calibration needs for each step and channel a factor above 0, of at most {MOST:g}")
         if not 0 <= self.lasting <= 1:
             raise ConfigError(f"of the noise of members a part of {self.lasting:g} lasts, which is not from 0 to 1")
+        if self.worth is not None and not self.worth >= 0:
+            raise ConfigError(f"the worth of members is {self.worth:g}, which is not at least 0")
 
     @property
     def stretches(self) -> bool:
         """Whether members are not as drawn."""
         return any(factor != 1 for row in self.factors for factor in row)
+
+    @property
+    def pays(self) -> bool:
+        """Whether members know enough more than the operator alone to be drawn unasked."""
+        return self.worth is None or self.worth <= PAYS
 
     def width(self, step: int) -> float:
         """The mean factor of a step."""
@@ -68,6 +79,17 @@ def calibration_of(simulator: SimulatorLike, task: TaskSpec) -> Calibration | No
     trust = simulator.trust.get(task.name)
     calibration: Calibration | None = None if trust is None else trust.calibration
     return calibration if calibration is not None and calibration.drawn_by == drawing_part(simulator, task) else None
+
+
+def doubt_of_draws(simulator: SimulatorLike, task: TaskSpec) -> str:
+    """A sentence where ensembles of a task do not pay, or nothing."""
+    calibration = calibration_of(simulator, task)
+    if calibration is None or calibration.pays:
+        return ""
+    return (
+        f"{task.name}: ensembles do not pay here: on validation data their CRPS is {calibration.worth:.3g} times the "
+        f"absolute error of the operator alone, and above {PAYS:g} they are left off; `ensemble=…` still draws them."
+    )
 
 
 def lasting_of(simulator: SimulatorLike, task: TaskSpec) -> float:

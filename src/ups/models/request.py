@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.models.calibration import ensemble_of
+from ups.models.calibration import doubt_of_draws, ensemble_of
 from ups.models.ensembles import check_ensemble
 from ups.models.frames_memory import check_memory
 from ups.models.limits import Departure, departed_of, finite, first_steps, in_words
@@ -116,7 +116,8 @@ def answered(simulator: SimulatorLike, request: Request) -> Answer:
         left, lost = [one for one in left if not bool(over[one.sample, one.step - 1])], lost & ~over
     frames = frames if watch is None else watch.stopped(frames, request.steps)
     errors = watch.errors if watch is not None and request.error else None
-    remarks = (in_words(left, len(window), task, window.ids), _lost_in_words(lost, task))
+    draws = "" if request.ensemble is None else doubt_of_draws(simulator, task)
+    remarks = (draws, in_words(left, len(window), task, window.ids), _lost_in_words(lost, task))
     return Answer(frames, errors, tuple(left), lost, tuple(filter(None, remarks)))
 
 

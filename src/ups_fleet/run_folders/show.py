@@ -91,7 +91,7 @@ def errors_table(run: RunDir) -> tuple[Table, str]:
         errors = errors_of(run.folder)
     except DataError as error:
         return (), str(error)
-    head = ("task", "nRMSE (95 % interval)", "persistence", "trajectories", "protocol")
+    head = ("task", "nRMSE (95 % interval)", "persistence", "trajectories", "protocol", "verdict")
     return (head, *(_error_row(e) for e in errors.values())), ""
 
 
@@ -107,7 +107,7 @@ def report_path(run: RunDir) -> str:
 
 
 def _error_row(e: TaskError) -> tuple[str, ...]:
-    return (e.task, e.words, "–" if e.persistence is None else number(e.persistence), str(e.n), e.protocol)
+    return (e.task, e.words, "–" if e.persistence is None else number(e.persistence), str(e.n), e.protocol, e.verdict)
 
 
 def _what(settings: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from ups.data.windows import at_once
 from ups.eval.ensembles import crps, stretched_crps
 from ups.eval.nrmse import RolloutErrors, over_cells
 from ups.models import Simulator
-from ups.models.calibration import LIMITS, Calibration, drawing_part
+from ups.models.calibration import LIMITS, Calibration, doubt_of_draws, drawing_part
 from ups.models.ensembles import members_of
 from ups.models.trust import ErrorModel, Trust, rollout_with_signs
 from ups.progress import Progress, Screen
@@ -49,6 +49,8 @@ def trust_of(
         with torch.no_grad():
             trust[data.task.name] = _fitted(simulator, data, device, given)
         few = sum(len(part) for part in data.parts("valid"))
+        if doubt := doubt_of_draws(simulator, data.task):
+            screen.say(doubt)
         if few < FEW and drawing_part(simulator, data.task) is not None:
             name = data.task.name
             screen.say(f"{name}: only {few} validation trajectories say how wide its ensembles must be.")
@@ -84,7 +86,8 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
         steps = window.targets.shape[1]
         members = None if drawn_by is None else _members(simulator, window, MEMBERS, lasting)
         if members is not None:
-            stretches.add(members, window, simulator.codec.statistics_of(task).scale, numbers)
+            std = simulator.codec.statistics_of(task).scale
+            stretches.add(members, window, std, numbers, operator_alone(simulator, window, steps))
         if not task.steady:
             plain, rows = rollout_with_signs(simulator, window, steps, members)
             for i, row in enumerate(rows):
@@ -94,7 +97,8 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
             errors.add(plain, window.targets, window.mask)
     calibration = None
     if drawn_by is not None and stretches.tables:
-        calibration = Calibration(drawn_by, stretches.factors(task), lasting)
+        factors = stretches.factors(task)
+        calibration = Calibration(drawn_by, factors, lasting, stretches.worth(factors))
     if not errors:
         return Trust(calibration)
     true = np.concatenate([rows.T.ravel() for rows in errors.by_step()])  # step by step, as the signs are
@@ -105,6 +109,16 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
     return Trust(calibration, ErrorModel.fit(columns, true))
 
 
+def operator_alone(simulator: Simulator, window: Window, steps: int) -> torch.Tensor:
+    """The rollout `(B, steps, *S, C)` without any part that draws."""
+    drawing = {name for name, part in simulator.parts.items() if part.draws}
+    simulator.idle, idle = simulator.idle | drawing, simulator.idle
+    try:
+        return simulator.simulate(window, steps)
+    finally:
+        simulator.idle = idle
+
+
 class Stretches:
     """The CRPS that validation trajectories would have, were the deviations of their members from their mean multiplied
     by each of `FACTORS`. Trajectories of even numbers are fitted to, those of odd ones say whether that is any good."""
@@ -112,9 +126,20 @@ class Stretches:
     def __init__(self) -> None:
         self.tables: list[Array] = []  # (B, T, C, factors) of each window
         self.even: list[bool] = []
+        self.alone: list[Array] = []  # (B, T, C) of each window: the absolute error of the operator alone
 
-    def add(self, members: torch.Tensor, window: Window, std: torch.Tensor, numbers: Sequence[int]) -> None:
-        """Members `(M, B, T, *S, C)` of the trajectories of those numbers."""
+    def add(
+        self,
+        members: torch.Tensor,
+        window: Window,
+        std: torch.Tensor,
+        numbers: Sequence[int],
+        alone: torch.Tensor | None = None,
+    ) -> None:
+        """Members `(M, B, T, *S, C)` of the trajectories of those numbers, and what the operator `alone` answers."""
+        if alone is not None:
+            errors = over_cells(((alone - window.targets) / std).abs(), window.mask)
+            self.alone.append(errors.double().cpu().numpy())
         steps = []
         for i in range(members.shape[2]):  # one by one: there may be many members
             at = slice(i, i + 1)
@@ -129,8 +154,7 @@ class Stretches:
         It is 1 throughout unless that surely lowers the CRPS of the other trajectories too. Channels of one field share
         a factor, so that what is linear in them (a divergence) stays as it is.
         """
-        most = max(table.shape[1] for table in self.tables)
-        table = np.concatenate([np.pad(t, [(0, 0), (0, most - t.shape[1]), (0, 0), (0, 0)]) for t in self.tables])
+        table = _padded(self.tables)
         table = np.where(np.isfinite(table), table, 0.0)  # a rollout that runs away says nothing of the others
         even, logs = np.array(self.even), np.zeros(table.shape[1:3])
         nearest = np.argsort(np.abs(np.arange(len(FACTORS)) - DRAWN), kind="stable")  # where all are alike, as drawn
@@ -145,6 +169,22 @@ class Stretches:
         if not (sure and gain.mean() > 0):
             logs[:] = 0.0
         return tuple(tuple(row) for row in np.exp(logs).tolist())
+
+    def worth(self, factors: tuple[tuple[float, ...], ...]) -> float | None:
+        """The CRPS of members so stretched over the absolute error of the operator alone: of the trajectories that the
+        factors were not fitted to, or of all where they change nothing. None where it is not known."""
+        crps = _between(_padded(self.tables), np.log(np.array(factors))).mean((1, 2))
+        alone, others = _padded(self.alone).mean((1, 2)), ~np.array(self.even)
+        stretched = any(factor != 1 for row in factors for factor in row)
+        counts = np.isfinite(crps) & np.isfinite(alone) & (others if stretched else True)
+        total = float(alone[counts].sum())
+        return float(crps[counts].sum()) / total if total > 0 else None
+
+
+def _padded(tables: Sequence[Array]) -> Array:
+    """Tables `(B, T, …)` of windows as one, with zeros after the last step of the shorter ones."""
+    most = max(table.shape[1] for table in tables)
+    return np.concatenate([np.pad(t, [(0, 0), (0, most - t.shape[1]), *[(0, 0)] * (t.ndim - 2)]) for t in tables])
 
 
 def _between(table: Array, logs: Array) -> Array:

@@ -14,14 +14,14 @@ from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import EvalProtocol
 from ups.eval.searches import SearchScores
 from ups.models import Simulator
-from ups.models.calibration import calibrated, drawing_part, lasting_of
+from ups.models.calibration import calibrated, doubt_of_draws, drawing_part, lasting_of
 from ups.models.ensembles import TOGETHER, members_of
 from ups.models.search import Search, calls_of, judges_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, rollout_with_signs
 from ups.progress import Say
 from ups.run.config import EvalConfig
-from ups.run.judging.calibrate import TRAJECTORIES_AT_ONCE
+from ups.run.judging.calibrate import TRAJECTORIES_AT_ONCE, operator_alone
 from ups.run.judging.eval_sets import EvalSet
 from ups.tensors import Window
 from ups.types import PhysicsError
@@ -51,11 +51,13 @@ class ScoredSimulator:
 def trust_scores(
     subject: ScoredSimulator, at_once: int, show: Callable[[int], None]
 ) -> tuple[EnsembleScores | None, ErrorScores | None]:
-    """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
+    """What draws are worth beside the operator alone, None where no part draws, none are asked for, or they do not
+    pay; and what the
     simulator knows of its errors, None where nothing was fitted. `show` is told how many trajectories are done."""
     sim, exam = subject.simulator, subject.exam
     task = exam.part.task
-    count = subject.settings.ensemble if drawing_part(sim, task) is not None else 0
+    draws = drawing_part(sim, task) is not None and not doubt_of_draws(sim, task)
+    count = subject.settings.ensemble if draws else 0
     trust = sim.trust.get(task.name, Trust())
     scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
     cells, done = 0 if count else at_once, 0  # where no members are held there is room for many samples
@@ -85,12 +87,7 @@ def _add(
     scores: EnsembleScores, simulator: Simulator, window: Window, truth: Tensor, members: Tensor, plain: Tensor
 ) -> None:
     """The scores of one window, before and after calibration."""
-    drawing = {name for name, part in simulator.parts.items() if part.draws}
-    simulator.idle, idle = simulator.idle | drawing, simulator.idle
-    try:
-        alone = simulator.simulate(window, truth.shape[1])
-    finally:
-        simulator.idle = idle
+    alone = operator_alone(simulator, window, truth.shape[1])
     std, before = simulator.codec.statistics_of(window.task).scale, members
     members = calibrated(simulator, window, members)
     scores.add(members, alone, truth, std, window.mask, None if members is before else before, plain)

@@ -26,6 +26,7 @@ from ups.eval.report import Report
 from ups.eval.results import BEFORE, Cost, DataFact, Scored, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.models import Simulator
+from ups.models.calibration import doubt_of_draws
 from ups.models.config import FORECASTER
 from ups.progress import Progress, Screen, reporting
 from ups.run.config import RunConfig
@@ -123,6 +124,7 @@ class Judge:
             unseen=tuple(dict.fromkeys(unseen)),
             trained={} if data is None else data.values(),
             ensemble=ensemble,
+            undrawn=doubt_of_draws(self.simulator, exam.part.task) if self.config.evaluation.ensemble else "",
             errors=errors,
             search=search,
             refinement=refinement,
