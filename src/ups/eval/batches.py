@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -39,8 +39,9 @@ class Example:
 class BatchParts:
     """What is kept of the batches of an evaluation."""
 
-    def __init__(self, examples: int) -> None:
+    def __init__(self, examples: int, usual: Sequence[float] | None = None) -> None:
         self.count, self.seconds = examples, 0.0  # examples to keep, and the time that prediction took
+        self.usual = None if usual is None else np.array(usual)
         self.task: TaskSpec | None = None
         self.shape: tuple[int, ...] = ()
         self.measuring: deque[Future[Measured]] = deque()
@@ -66,7 +67,7 @@ class BatchParts:
         self.dt.append(dt)
         self.params.append(_numpy(window.params))
         self.ids += window.ids
-        self.measuring.append(pool.submit(_measured, predicted, window, dt, mask))
+        self.measuring.append(pool.submit(_measured, predicted, window, dt, mask, self.usual))
         self.settle(THREADS)
 
     def settle(self, left: int) -> None:
@@ -99,11 +100,12 @@ def grouped(windows: Iterable[Window], at_once: int, batches: BatchParts) -> Ite
     yield from [group] if group else []
 
 
-def _measured(predicted: Tensor, window: Window, dt: Array, mask: Array | None) -> Measured:
+def _measured(predicted: Tensor, window: Window, dt: Array, mask: Array | None, usual: Array | None) -> Measured:
     """The errors of a batch; the spectra of truth and prediction at the last frame where they have not diverged, in
     cells that do not count those of the truth; and the marks of its samples."""
     frames, true = (_numpy(x, torch.promote_types(x.dtype, torch.float32)) for x in (predicted, window.targets))
-    errors, marks = measure(frames, true, dt, mask=mask), [mark_of(window, i) for i in range(len(window))]
+    errors = measure(frames, true, dt, mask=mask, usual=usual)
+    marks = [mark_of(window, i, usual is not None) for i in range(len(window))]
     if not (good := ~errors.diverged).any():
         return errors, None, marks
     last = frames[:, -1] if mask is None else np.where(np.expand_dims(mask, -1), frames[:, -1], true[:, -1])

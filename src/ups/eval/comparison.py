@@ -22,7 +22,8 @@ class Comparison:
 
     `dt` is the time between frames, one number or `(N,)`, or that of each step, `(N, T)`. `box` is the length of each
     axis and scales the spectral error only; 1 by default, as in PDEBench's published runs. `mask (N, *S)` is true where
-    a cell counts: in the others prediction and truth are 0, and `mean` leaves them out. Tables are `(N, T, C)`.
+    a cell counts: in the others prediction and truth are 0, and `mean` leaves them out. `usual (C,)` are sizes of
+    channels in training, with which quiet frames are compared. Tables are `(N, T, C)`.
     """
 
     def __init__(
@@ -32,13 +33,14 @@ class Comparison:
         dt: Array | float = 1.0,
         box: Sequence[float] | None = None,
         mask: Array | None = None,
+        usual: Array | None = None,
     ) -> None:
         shape, other = predicted.shape, true.shape
         if shape != other or len(shape) < 4:
             raise ConfigError(
                 f"errors compare two arrays (samples, frames, *space, channels), not {shape} with {other}."
             )
-        self._given, self.mask = (predicted, true), mask
+        self._given, self.mask, self.usual = (predicted, true), mask, usual
         self.dt, self.box = np.asarray(dt, np.float64), box
         self.space = tuple(range(2, len(shape) - 1))  # the axes of space
         self.table_shape = (*shape[:2], shape[-1])
@@ -50,7 +52,7 @@ class Comparison:
         pieces = []
         for some in (slice(first, first + step) for first in range(0, len(predicted), step)):
             steps, counting = dt[some] if dt.ndim else dt, None if mask is None else mask[some]
-            pieces.append(Comparison(predicted[some], true[some], steps, self.box, counting))
+            pieces.append(Comparison(predicted[some], true[some], steps, self.box, counting, self.usual))
         return pieces
 
     def join(self, pieces: Sequence[Comparison]) -> None:

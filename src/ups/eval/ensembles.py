@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -119,10 +120,14 @@ class EnsembleScores:
 
     members: int
     steps: dict[str, list[Array]] = field(default_factory=dict)  # (B, T) of each window; spread and error as squares
+    usual: Sequence[float] | None = None  # sizes of channels in training, as of `RolloutErrors`
     errors: defaultdict[str, RolloutErrors] = field(default_factory=lambda: defaultdict(RolloutErrors))
     last: dict[str, list[Array]] = field(default_factory=dict)  # (B, wavenumbers) of each window: power at the end
     histograms: dict[str, Array] = field(default_factory=dict)  # of the truth's ranks, summed over samples
     fan: Fan | None = None
+
+    def __post_init__(self) -> None:
+        self.errors.default_factory = partial(RolloutErrors, usual=self.usual)
 
     def add(
         self,

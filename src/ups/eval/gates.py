@@ -12,6 +12,7 @@ import numpy as np
 from ups.eval.metrics import METRICS
 from ups.eval.pairs import difference
 from ups.eval.results import ResultRecord
+from ups.eval.scores import SCORES
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Section
 from ups.types import OURS, counted
@@ -20,7 +21,7 @@ LAW = "law "  # how the records of a law's residual begin
 MODES = {True: "gate passed", False: "gate missed"}  # of the record of a gate
 RATIO = "nrmse-over-persistence"
 # What every evaluation measures beside METRICS; a task adds the residuals of its laws.
-MEASURED = ("over_persistence", "one-step-nrmse", "nrmse-median", "diverged")
+MEASURED = ("over_persistence", *(name for name in SCORES if name not in METRICS and name != RATIO))
 
 
 def boundable() -> tuple[str, ...]:

@@ -84,7 +84,8 @@ def _no_better_than_any(
 ) -> str:
     """Which forecast that knows nothing is not beaten over some channels, in words."""
     errors = _errors_of(mine, channels)
-    others = {"persistence": _errors_of(still, channels), "predicting zero": np.ones_like(errors)}
+    zero = mine.errors.zero[..., channels].mean((1, 2))
+    others = {"persistence": _errors_of(still, channels), "predicting zero": zero}
     if mean is not None:
         theirs = _errors_of(mean, channels)
         others[f"the training mean ({theirs.mean():.4g})"] = theirs
@@ -130,9 +131,10 @@ def _no_better_than_level(mine: Evaluation, channel: int) -> bool:
 
     Air pressure in Pa that varies by 30 is within 3e-4 of 101 325 everywhere: nRMSE says nothing of it.
     """
-    rmse, nrmse, vrmse = (mine.errors.frames(name)[..., channel : channel + 1] for name in ("rmse", "nrmse", "vrmse"))
+    rmse, vrmse = (mine.errors.frames(name)[..., channel : channel + 1] for name in ("rmse", "vrmse"))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        size, spread = (rmse / nrmse) ** 2, (rmse / vrmse) ** 2  # of the truth, (N, T, 1); nan where nothing is wrong
+        size = mine.errors.sizes[..., channel : channel + 1] ** 2  # of the truth, (N, T, 1)
+        spread = (rmse / vrmse) ** 2  # nan where nothing is wrong
         spread = np.maximum(spread - variance_floor(size), 0.0)
         level, wrong = np.ma.masked_invalid(np.sqrt(np.maximum(size - spread, 0.0))), np.ma.masked_invalid(rmse**2)
     if not level.count():

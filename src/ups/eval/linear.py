@@ -173,7 +173,7 @@ class LinearBaseline(nn.Module):
 
     def _nrmse(self, window: Window) -> Tensor:
         rollout = self.predict(window, window.targets.shape[1])
-        return validation_nrmse(rollout, window.targets, self.usual.to(rollout.device), window.mask)
+        return validation_nrmse(rollout, window.targets, self.usual.to(rollout.device), self.task, window.mask)
 
     def score(self, means: Mapping[str, float]) -> float:
         """The mean nRMSE of rollouts: the lower, the better."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ups.eval.comparison import Comparison
 from ups.eval.intervals import Number, all_strict, ratio
-from ups.eval.nrmse import counting, nrmse
+from ups.eval.nrmse import counting, loud, nrmse
 from ups.plugins import Table
 from ups.types import Array, ConfigError
 
@@ -116,12 +116,17 @@ def correlation_time(c: Comparison, threshold: float = 0.8) -> Array:
     return np.asarray(np.take_along_axis(c.dt.cumsum(1), frame[:, None] - 1, 1)[:, 0])
 
 
+def _nrmse(c: Comparison, usual: Array | None) -> Array:
+    return np.nan_to_num(nrmse(c.predicted, c.true, mask=c.mask, usual=usual), nan=0.0, posinf=np.inf)
+
+
 BUILT_IN: dict[str, Metric] = {
     "rmse": Metric("root mean square error over space, in each channel's unit", lambda c: c.rmse, mean),
     "nrmse": Metric(
-        "root mean square error over the truth's root mean square",
-        lambda c: np.nan_to_num(nrmse(c.predicted, c.true, mask=c.mask), nan=0.0, posinf=np.inf),
-        mean,
+        "root mean square error over the truth's root mean square (of a user's own data, over that of training where a "
+        "true frame has less than a hundredth of it)",
+        lambda c: _nrmse(c, c.usual),
+        lambda c, table: mean(c, table if c.usual is None else _nrmse(c, None)),
     ),
     "max": Metric(
         "largest absolute error of a frame, in each channel's unit", lambda c: np.abs(c.error).max(c.space), largest
@@ -153,13 +158,16 @@ class Errors:
 
     `tables` holds of every metric `(N, T, C)` or `(N,)`; `batch_tables`, of those of PDEBench, `(batches, T, C)`.
     `diverged (N,)` marks samples that left the truth for good; `empty (N, C)` channels that are zero in all frames of a
-    sample, true and predicted.
+    sample, true and predicted; `sizes (N, T, C)` is the root mean square of the truth, and `zero (N, T, C)` the nRMSE
+    of a forecast of zeros.
     """
 
     tables: Mapping[str, Array]
     batch_tables: Mapping[str, Array]
     diverged: Array
     empty: Array
+    sizes: Array
+    zero: Array
 
     def __len__(self) -> int:
         return len(self.diverged)
@@ -176,6 +184,8 @@ class Errors:
             joined([p.batch_tables for p in parts]),
             np.concatenate([p.diverged for p in parts]),
             np.concatenate([p.empty for p in parts]),
+            np.concatenate([p.sizes for p in parts]),
+            np.concatenate([p.zero for p in parts]),
         )
 
     @cached_property
@@ -225,10 +235,12 @@ def measure(
     dt: Array | float = 1.0,
     box: Sequence[float] | None = None,
     mask: Array | None = None,
+    usual: Array | None = None,
 ) -> Errors:
-    """Every metric of `METRICS` of one batch of predicted frames, `predicted` and `true` of shape (N, T, *S, C)."""
+    """Every metric of `METRICS` of one batch of predicted frames, `predicted` and `true` of shape (N, T, *S, C); the
+    rest as in `Comparison`."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        c = Comparison(predicted, true, dt, box, mask)
+        c = Comparison(predicted, true, dt, box, mask, usual)
         pieces = c.pieces() or [c]
         rows = [{name: _table(name, piece) for name in METRICS} for piece in pieces]
         c.join(pieces)
@@ -238,7 +250,8 @@ def measure(
             for name, metric in METRICS.items()
             if metric.batch is not None
         }
-        return Errors(tables, batch_tables, c.diverged, np.concatenate([piece.empty for piece in pieces]))
+        zero = np.ones_like(c.norm) if usual is None else ratio(c.norm, loud(c.norm, usual))
+        return Errors(tables, batch_tables, c.diverged, np.concatenate([piece.empty for piece in pieces]), c.norm, zero)
 
 
 def _table(name: str, c: Comparison) -> Array:

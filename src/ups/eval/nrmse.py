@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
 from ups.lazy_imports import Tensor
-from ups.types import Array
+from ups.types import Array, TaskSpec
 
 Values = TypeVar("Values", Array, Tensor)
 # What a rollout counts as that is no number any more: far beyond any other, and still fit to be averaged.
 LOST = 1e6
+QUIET = 0.01  # of the size that a channel has in training: a true frame below that is compared with that size
 
 
 def over_tasks(errors: Collection[float]) -> float:
@@ -37,7 +38,13 @@ def rms(values: Values, mask: Values | None = None) -> Values:
     return roots
 
 
-def nrmse(predicted: Values, truth: Values, floor: float | Values = 0.0, mask: Values | None = None) -> Values:
+def nrmse(
+    predicted: Values,
+    truth: Values,
+    floor: float | Values = 0.0,
+    mask: Values | None = None,
+    usual: Values | None = None,
+) -> Values:
     """Root mean square error over the truth's root mean square, `(N, T, *S, C)` → `(N, T, C)`; numpy or torch. Both are
     over the cells of `mask (N, *S)`, where one is given, and fields may be as small and as large as numbers go.
 
@@ -45,12 +52,26 @@ def nrmse(predicted: Values, truth: Values, floor: float | Values = 0.0, mask: V
     field has in the other frames. A field that is zero in all of them has no size: an error is infinite there, and no
     error is NaN, which is left to whoever averages. Nothing else is NaN: what is no number is infinitely wrong.
     Validation scores must be finite: they give as `floor` the size of such a field, one number or one per channel.
+    `usual (C,)` are the sizes of channels in training: a frame that is `QUIET` beside that is compared with that. 0 for
+    a channel of which none is known.
     """
     size, error = _rms_in_units(truth, mask), _rms_in_units(predicted - truth, mask)
+    size = size if usual is None else loud(size, usual)
     there = size != 0
     size = _where(there, size, (size.sum(1) / there.sum(1).clip(1))[:, None])
     relative: Values = error / (size + floor * (size == 0))
     return _where((relative >= 0) | (error == 0), relative, math.inf)
+
+
+def loud(size: Values, usual: Values) -> Values:
+    """The sizes `(N, T, C)` that errors are compared with: the `usual (C,)` one in the place of what is quiet."""
+    return _where(size < QUIET * usual, usual + 0 * size, size)
+
+
+def by_training(task: TaskSpec) -> bool:
+    """Whether errors of quiet frames are compared with the training data: those of a user's own task. A built-in task
+    is judged as PDEBench does it."""
+    return task.name != task.equation
 
 
 def capped(errors: Tensor) -> Tensor:
@@ -59,11 +80,18 @@ def capped(errors: Tensor) -> Tensor:
 
 
 def validation_nrmse(
-    predicted: Tensor, truth: Tensor, usual: Tensor, mask: Tensor | None = None, frames: slice = slice(None)
+    predicted: Tensor,
+    truth: Tensor,
+    usual: Tensor,
+    task: TaskSpec,
+    mask: Tensor | None = None,
+    frames: slice = slice(None),
 ) -> Tensor:
     """The nRMSE of each sample `(N,)` over all frames, or some of them, by which weights are chosen: of ours and of
-    every baseline. A field that is zero throughout is compared with its `usual` size `(C,)`; none is above `LOST`."""
-    return capped(nrmse(predicted, truth, usual, mask)[:, frames].mean((1, 2)))
+    every baseline. A field that is zero throughout is compared with its `usual` size `(C,)`, and, where `by_training`
+    says so, what is quiet beside it; none is above `LOST`."""
+    quiet = usual if by_training(task) else None
+    return capped(nrmse(predicted, truth, usual, mask, quiet)[:, frames].mean((1, 2)))
 
 
 def counting(empty: Array) -> Array:
@@ -79,10 +107,12 @@ class RolloutErrors:
     count in all windows together."""
 
     tables: list[Array] = field(default_factory=list)  # (B, T, C) of each window
+    usual: Sequence[float] | None = None  # the sizes of channels in training, where quiet frames are compared with them
 
     def add(self, predicted: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
         """Rollouts `(B, T, *S, C)` beside their truth."""
-        self.tables.append(nrmse(predicted, truth, mask=mask).double().cpu().numpy())
+        usual = None if self.usual is None else truth.new_tensor(self.usual)
+        self.tables.append(nrmse(predicted, truth, mask=mask, usual=usual).double().cpu().numpy())
 
     def __len__(self) -> int:
         return sum(map(len, self.tables))

@@ -66,10 +66,8 @@ def rollouts_outside(task: TaskResult) -> list[str]:
 
 def _lost_words(e: Evaluation, sample: int) -> str:
     """In words: a rollout's first frame that is further from the truth than `DIVERGED` allows, and how far it gets."""
-    rmse, relative = (e.errors.frames(name)[sample] for name in ("rmse", "nrmse"))  # (T, C)
+    rmse, size = e.errors.frames("rmse")[sample], e.errors.sizes[sample].max(0)  # (T, C), (C,)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        sizes = rmse / relative  # of the truth; nan where nothing is wrong, or where it is lost
-        size = np.where(np.isfinite(sizes), sizes, 0.0).max(0)
         times = np.where(size > 0, rmse / size, 0.0)
     times[~np.isfinite(rmse)] = np.inf
     far = (times > DIVERGED).any(1)
@@ -98,6 +96,19 @@ def empty_fields(task: TaskResult) -> list[str]:
     ]
 
 
+def quiet_fields(task: TaskResult) -> list[str]:
+    """A sentence where channels are next to nothing in true frames, whose errors are compared with training then."""
+    e = task.ours.evaluation
+    shares = (e.errors.zero < 1).mean((0, 1))
+    quiet = [f"{name} in {percent(share)}" for name, share in zip(e.task.channels, shares, strict=True) if share]
+    if not quiet:
+        return []
+    return [
+        f"{e.task.name}: {', '.join(quiet)} of the true frames is less than a hundredth of its size in training; "
+        "errors there are compared with that size (mode pdebench-0.1.0 of results.json compares with the frame itself)."
+    ]
+
+
 def means_of_few(task: TaskResult) -> list[str]:
     """A sentence where the mean says little of most trajectories."""
     e = task.ours.evaluation
@@ -121,14 +132,12 @@ def means_of_few(task: TaskResult) -> list[str]:
 
 def _why_so_large(e: Evaluation, sample: int) -> str:
     """What makes the error of a sample large, where a true field is small beside what it is in half of all frames."""
-    rmse, relative = (e.errors.frames(name) for name in ("rmse", "nrmse"))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        size = rmse / relative  # of the truth, (N, T, C); nan where nothing is wrong
-    names = []
-    for name, sizes in zip(e.task.channels, np.moveaxis(size, -1, 0), strict=True):
-        known = sizes[np.isfinite(sizes)]
-        if len(known) and (sizes[sample] < np.median(known) / SMALL).any():
-            names.append(name)
+    sizes = np.moveaxis(e.errors.sizes, -1, 0)
+    names = [
+        name
+        for name, size in zip(e.task.channels, sizes, strict=True)
+        if (size[sample] < np.median(size) / SMALL).any()
+    ]
     if not names:
         return ""
     return f". There {', '.join(names)} is next to nothing in some true frames, and any error is large beside that"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ups.eval import results, sections, trajectories, trust_sections
-from ups.eval.gates import Gate, gates_section, records_of
+from ups.eval.gates import RATIO, Gate, gates_section, records_of
 from ups.eval.intervals import number, strict
 from ups.eval.learning import LearningCurve
 from ups.eval.remarks import (
@@ -20,16 +20,20 @@ from ups.eval.remarks import (
     empty_fields,
     losses_of_old,
     means_of_few,
+    quiet_fields,
     rollouts_lost,
     rollouts_outside,
 )
 from ups.eval.results import Cost, CurvePoint, DataFact, ResultRecord, Scored, TaskResult
 from ups.eval.rollout import Evaluation
+from ups.eval.scores import HEADLINE, SCORES
 from ups.eval.training_facts import DrawCount, StageFact
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
 from ups.run_files import REPORT, RESULTS
 from ups.types import OURS, PERSISTENCE, DataError, Table
+
+STEP = "one-step-nrmse"
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ class Report:
         raise DataError(f"the report has no {metric} ({mode}) of {predictor} on {task}.")
 
     def headline(self) -> Table:
-        """Per task: ours with its interval, persistence, baselines, codec, one step ahead, verdict; header first.
+        """Per task: ours with its interval, median and VRMSE, persistence, baselines, codec, one step, verdict; header
+        first.
 
         A baseline's column says how long each of its networks was trained.
         """
@@ -107,17 +112,25 @@ class Report:
         for b in (b for t in self.tasks for b in t.baselines):
             seconds.setdefault(b.evaluation.predictor, []).append(b.cost.seconds)
         titles = [f"{name}, {np.mean(spent):.0f} s" for name, spent in seconds.items()]
-        head = ("task", "protocol", "nRMSE (95 % interval)", PERSISTENCE, "ours / persistence", *titles)
-        rows = [(*head, "codec alone", "one step", "verdict")]
+        head = (
+            "task",
+            "protocol",
+            *(SCORES[kind].title for kind in HEADLINE),
+            PERSISTENCE,
+            SCORES[RATIO].title,
+            *titles,
+        )
+        rows = [(*head, "codec alone", SCORES[STEP].title, "verdict")]
         for task in self.tasks:
             name, ours = task.ours.evaluation.task.name, task.ours.evaluation.predictor
-            mine, ratio = self.find(name, ours), self.find(name, ours, "nrmse-over-persistence")
+            mine, ratio = self.find(name, ours), self.find(name, ours, RATIO)
+            others = [number(self.find(name, ours, kind).value) for kind in HEADLINE[1:]]
             have = {b.evaluation.predictor for b in task.baselines}
             cells = [number(self.find(name, other).value) if other in have else "–" for other in seconds]
             codec = number(self.find(name, "reconstruction").value) if task.reconstruction else "–"
-            step = number(self.find(name, ours, "one-step-nrmse").value)
+            step = number(self.find(name, ours, STEP).value)
             still = number(self.find(name, PERSISTENCE).value)
-            first = (name, mine.protocol, mine.words, still, number(ratio.value))
+            first = (name, mine.protocol, mine.words, *others, still, number(ratio.value))
             rows.append((*first, *cells, codec, step, task.verdict[0]))
         return tuple(rows)
 
@@ -140,8 +153,8 @@ class Report:
         ]
 
     def _of_few(self) -> list[str]:
-        """Where a mean says little: of fields of zeros, and of errors that a few trajectories make."""
-        return [s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task))]
+        """Where a mean says little: of fields of zeros or quiet ones, and of errors that a few trajectories make."""
+        return [s for task in self.tasks for s in (*empty_fields(task), *quiet_fields(task), *means_of_few(task))]
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """`report.html`, `results.json` and `trajectories.json` in `folder`, each replaced in one step."""
@@ -210,7 +223,8 @@ class Report:
     def _headline_section(self) -> Section:
         text = (
             "nRMSE: the root mean square error over the root mean square of the truth, per sample, channel and "
-            "predicted frame, then averaged (mode strict). Persistence is the forecast that nothing changes, the "
+            "predicted frame, then averaged (mode strict); median: over samples; VRMSE, as The Well has it: over the "
+            "standard deviation of the truth in space. Persistence is the forecast that nothing changes, the "
             "training mean that each cell is what it was on average in training. Codec alone: true frames encoded "
             "and decoded. One step: the first predicted frame."
         )
@@ -243,6 +257,7 @@ class Report:
             ids=e.ids if len(e.ids) == len(e) else tuple(map(str, range(len(e)))),
             marks=e.marks,
             nrmse=tuple(float(value) for value in e.per_sample()),
+            vrmse=float(e.per_sample("vrmse").mean()),
             simulator=self.simulators.get(e.predictor, ""),
         )
 

@@ -25,11 +25,13 @@ AT_ONCE = 2**21  # cells that a GPU predicts together
 
 @dataclass(frozen=True)
 class EvalProtocol:
-    """What is given and predicted: so many true frames, then `steps` frames (None: to the end; 0: a steady state)."""
+    """What is given and predicted: so many true frames, then `steps` frames (None: to the end; 0: a steady state); and
+    with what errors are compared."""
 
     id: str
     context: int
     steps: int | None = None
+    usual: tuple[float, ...] | None = None  # sizes of channels in training, with which quiet frames are compared
 
     @property
     def label(self) -> str:
@@ -38,7 +40,8 @@ class EvalProtocol:
         if known is not None and known == self:
             return self.id
         predicted = "to the end" if self.steps is None else f"{self.steps} predicted"
-        return f"{self.id} ({self.context} given, {predicted})" if self.steps != 0 else f"{self.id} (steady state)"
+        words = f"{self.context} given, {predicted}" if self.steps != 0 else "steady state"
+        return f"{self.id} ({words}{'' if self.usual is None else ', robust'})"
 
 
 PROTOCOLS = {
@@ -185,11 +188,13 @@ class Evaluation:
         return strict("one-step-nrmse", self.errors.over_channels("nrmse")[:, 0], self.protocol.label)
 
     def metrics(self, seed: int = 0) -> list[Number]:
-        """Every metric in every mode, the one-step error, the median and the share of diverged rollouts."""
+        """Every metric in every mode, the one-step error, medians and the share of diverged rollouts."""
         label = self.protocol.label
         numbers = summary(self.errors, label, self.protocol.context, seed)
-        middle = float(np.median(self.per_sample()))
-        numbers += [self.one_step, Number("nrmse-median", "strict", label, middle, middle, middle, len(self))]
+        for name in ("nrmse", "vrmse"):
+            middle = float(np.median(self.per_sample(name)))
+            numbers.append(Number(f"{name}-median", "strict", label, middle, middle, middle, len(self)))
+        numbers.append(self.one_step)
         return [*numbers, strict("diverged", self.diverged.astype(float), label, seed)]
 
 
@@ -207,7 +212,7 @@ def evaluate(
     one at a time, only errors are kept, and of the first `examples` samples the fields. A `blind` predictor is shown
     the window without its targets.
     """
-    batches = BatchParts(examples)
+    batches = BatchParts(examples, protocol.usual)
     with ThreadPoolExecutor(THREADS, "metrics") as pool:
         for group in grouped((_cut(window, protocol) for window in windows), getattr(predictor, "at_once", 0), batches):
             whole = Window.join(group)

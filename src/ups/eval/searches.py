@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +28,10 @@ class SearchScores:
 
     errors: defaultdict[int, RolloutErrors] = field(default_factory=lambda: defaultdict(RolloutErrors))  # by budget
     correlations: list[float] = field(default_factory=list)
+    usual: Sequence[float] | None = None  # sizes of channels in training, as of `RolloutErrors`
+
+    def __post_init__(self) -> None:
+        self.errors.default_factory = partial(RolloutErrors, usual=self.usual)
 
     def add(self, budget: int, rollouts: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
         """Rollouts `(B, T, *S, C)` of one budget."""
@@ -33,7 +39,7 @@ class SearchScores:
 
     def watch(self, looks: Tensor, frames: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
         """Options `(O, B, *S, C)` of a step, and how wrong they look `(O, B)`; the truth is `(B, *S, C)`."""
-        options, wrong = frames.movedim(0, 1), RolloutErrors()
+        options, wrong = frames.movedim(0, 1), RolloutErrors(usual=self.usual)
         wrong.add(options, truth.unsqueeze(1).expand_as(options), mask)
         for guess, error in zip(looks.double().cpu().numpy().T, wrong.by_step()[0], strict=True):
             if np.isfinite(error).all():

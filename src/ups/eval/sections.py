@@ -17,6 +17,7 @@ from ups.eval.refinement import MEANINGS
 from ups.eval.remarks import percent
 from ups.eval.results import DataFact, ResultRecord, Scored, TaskResult, times_of
 from ups.eval.rollout import Evaluation
+from ups.eval.scores import SCORES
 from ups.eval.training_facts import DrawCount, StageFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array, Table, counted
@@ -194,11 +195,13 @@ def numbers_section(records: Sequence[ResultRecord]) -> Section:
             what = (r.task, r.predictor, r.split, r.metric, r.mode, r.protocol)
             rows.append((*what, number(r.value), number(r.low), number(r.high), str(r.n), str(r.rollout_steps)))
     meanings = "; ".join(f"{name}: {metric.meaning}" for name, metric in METRICS.items())
+    kinds = "; ".join(f"{name}: {kind.meaning}" for name, kind in SCORES.items() if name not in METRICS)
     text = (
         "strict: per sample, predicted frames, 95 % bootstrap interval. pdebench-0.1.0: PDEBench's batch means, "
         "predicted frames. pdebench-paper: the same with the given frames counted as if predicted. verdict: 1 where a "
         "task, or a field of several, is learnt, else 0. drawn: what a "
-        f"stage of training drew, of n windows. phase: seconds of the run. The metrics: {meanings}."
+        f"stage of training drew, of n windows. phase: seconds of the run. The metrics: {meanings}. Made of "
+        f"them: {kinds}."
     )
     return Section("Every number", text, tuple(rows), folded=True)
 
@@ -219,7 +222,7 @@ def _beyond(task: TaskResult, find: Callable[..., ResultRecord]) -> Table:
     if not task.beyond:
         return ()
     name = task.ours.evaluation.task.name
-    rows: list[tuple[str, ...]] = [("judged also on", "predictor", "nRMSE (95 % interval)", "over persistence", "n")]
+    rows: list[tuple[str, ...]] = [("judged also on", "predictor", SCORES["nrmse"].title, "over persistence", "n")]
     for entry in task.beyond:
         e, ratio = entry.evaluation, "–"
         if task.persistence_for(entry) is not None:

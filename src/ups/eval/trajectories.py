@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +42,7 @@ class PerTrajectory:
         nrmse: The error on each.
         simulator: The SHA-256 of the file of the simulator that predicted, where it was one of a run.
         verdict: What the report says of it on the test part.
+        vrmse: The mean VRMSE; NaN where it is not known.
     """
 
     task: str
@@ -54,18 +57,25 @@ class PerTrajectory:
     nrmse: tuple[float, ...]
     simulator: str = ""
     verdict: str = ""
+    vrmse: float = math.nan
+
+    @property
+    def median(self) -> float:
+        """The error that half of the trajectories do not exceed."""
+        return statistics.median(self.nrmse)
 
     @property
     def by_mark(self) -> dict[str, float]:
         return dict(zip(self.marks, self.nrmse, strict=True))
 
 
-def mark_of(window: Window, row: int) -> str:
-    """A hash of what is asked of a sample: the last frame given, the last to predict, and how many there are."""
+def mark_of(window: Window, row: int, robust: bool = False) -> str:
+    """A hash of what is asked of a sample: the last frame given, the last to predict, and how many there are; another
+    one where its error is `robust`, so that no two kinds of errors are compared."""
     digest = hashlib.blake2b(repr((window.task.name, window.context.shape[1:], window.targets.shape[1:])).encode())
     for values in (window.context[row, -1], window.targets[row, -1], window.params[row]):
         digest.update(values.detach().cpu().float().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16] + "r" * robust
 
 
 def write(folder: Path, rows: Iterable[PerTrajectory]) -> Path:
@@ -113,6 +123,7 @@ def _row(values: Any) -> PerTrajectory:
         nrmse=tuple(map(float, values["nrmse"])),
         simulator=str(values["simulator"]),
         verdict=str(values["verdict"]),
+        vrmse=float(values.get("vrmse", math.nan)),
     )
     if not len(row.ids) == len(row.marks) == len(row.nrmse):
         raise ValueError("its lists are of different lengths")
@@ -124,7 +135,7 @@ def _row(values: Any) -> PerTrajectory:
 def _words(row: PerTrajectory) -> dict[str, Any]:
     """Its numbers as JSON can say them, which has no infinity."""
     return {
-        **{name: _rounded(getattr(row, name)) for name in ("value", "low", "high")},
+        **{name: _rounded(getattr(row, name)) for name in ("value", "low", "high", "vrmse")},
         "nrmse": [_rounded(value) for value in row.nrmse],
     }
 

@@ -59,6 +59,11 @@ class Statistics(nn.Module):
         """What differences are divided by: the deviation; for a channel that never varied, something of its size."""
         return torch.where(self.std > 0, self.std, 1 + self.mean.abs())
 
+    @property
+    def usual(self) -> Tensor:
+        """The size that values have: the deviation, or that of a channel that never varied; 0 where it was zero."""
+        return torch.where(self.std > 0, self.std, self.mean.abs())
+
     def forward(self, x: Tensor) -> Tensor:
         """Physical units to about ±1."""
         return (x.float() - self.mean) / self.scale

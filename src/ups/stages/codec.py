@@ -86,7 +86,7 @@ class CodecStage(Stage):
         few = dataclasses.replace(window, targets=window.targets[:, ::8])
         with torch.no_grad():
             usual = self.module.statistics_of(window.task).scale
-            errors = validation_nrmse(self.reconstructed(few), few.targets, usual, window.mask)
+            errors = validation_nrmse(self.reconstructed(few), few.targets, usual, window.task, window.mask)
             return {f"{window.task.name} reconstruction": errors}
 
     def score(self, means: Mapping[str, float]) -> float:

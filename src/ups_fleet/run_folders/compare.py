@@ -13,6 +13,7 @@ import numpy as np
 from ups.eval.intervals import number, with_interval
 from ups.eval.learning import SCORE
 from ups.eval.pairs import PairedDifference, difference
+from ups.eval.scores import HEADLINE, SCORES
 from ups.pages import Page, Section
 from ups.pages.charts import Curve, chart
 from ups.types import Array, ConfigError, DataError, Table, counted
@@ -96,13 +97,16 @@ class RunComparison:
 
     def errors_table(self) -> Table:
         """Per task and run: the error with its interval, on all its trajectories."""
-        rows = [("task", "run", "state", "seed", "nRMSE (95 % interval)", "trajectories", "protocol")]
+        rows = [
+            ("task", "run", "state", "seed", *(SCORES[kind].title for kind in HEADLINE), "trajectories", "protocol")
+        ]
         for task in tasks_of(self.runs):
             for run in (run for run in self.runs if task in run.errors):
                 e = run.errors[task]
                 words = with_interval(e.value, e.low, e.high, len(e.nrmse))
                 seed = str(run.settings.get(SEED, "–"))
-                rows.append((task, run.name, run.state.word, seed, words, str(len(e.nrmse)), e.protocol))
+                scores = (words, number(e.median), number(e.vrmse))
+                rows.append((task, run.name, run.state.word, seed, *scores, str(len(e.nrmse)), e.protocol))
         return tuple(rows)
 
     def pairs_table(self) -> Table:

@@ -20,8 +20,8 @@ from ups.types import OURS, PERSISTENCE
 
 @dataclass(frozen=True)
 class TaskError:
-    """The headline of one task: nRMSE with its 95 % interval over `n` trajectories. `exam` names the question: the
-    same trajectories under the same protocol."""
+    """The headline of one task: nRMSE with its 95 % interval over `n` trajectories, their median and VRMSE. `exam`
+    names the question: the same trajectories under the same protocol."""
 
     task: str
     value: float
@@ -32,6 +32,8 @@ class TaskError:
     exam: str = ""
     persistence: float | None = None
     verdict: str = ""
+    median: float = math.nan
+    vrmse: float = math.nan
 
     @property
     def words(self) -> str:
@@ -70,6 +72,8 @@ def _error_of(row: PerTrajectory, persistence: float | None) -> TaskError:
         exam=exam_of(row),
         persistence=persistence,
         verdict=row.verdict,
+        median=row.median,
+        vrmse=row.vrmse,
     )
 
 

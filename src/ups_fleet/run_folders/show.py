@@ -8,6 +8,7 @@ from typing import Any
 
 from ups.eval.intervals import number
 from ups.eval.learning import LearningCurve, curves_of
+from ups.eval.scores import HEADLINE, SCORES
 from ups.parsing import read_json
 from ups.rundir import RunDir
 from ups.types import DataError, Table
@@ -91,7 +92,7 @@ def errors_table(run: RunDir) -> tuple[Table, str]:
         errors = errors_of(run.folder)
     except DataError as error:
         return (), str(error)
-    head = ("task", "nRMSE (95 % interval)", "persistence", "trajectories", "protocol", "verdict")
+    head = ("task", *(SCORES[kind].title for kind in HEADLINE), "persistence", "trajectories", "protocol", "verdict")
     return (head, *(_error_row(e) for e in errors.values())), ""
 
 
@@ -107,7 +108,8 @@ def report_path(run: RunDir) -> str:
 
 
 def _error_row(e: TaskError) -> tuple[str, ...]:
-    return (e.task, e.words, "–" if e.persistence is None else number(e.persistence), str(e.n), e.protocol, e.verdict)
+    still = "–" if e.persistence is None else number(e.persistence)
+    return (e.task, e.words, number(e.median), number(e.vrmse), still, str(e.n), e.protocol, e.verdict)
 
 
 def _what(settings: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from ups.data.windows import at_once
 from ups.eval.ensembles import crps, stretched_crps
-from ups.eval.nrmse import RolloutErrors, over_cells
+from ups.eval.nrmse import RolloutErrors, by_training, over_cells
 from ups.models import Simulator
 from ups.models.calibration import LIMITS, Calibration, doubt_of_draws, drawing_part
 from ups.models.ensembles import members_of
@@ -76,7 +76,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
     drawn_by, task = drawing_part(simulator, data.task), data.task
     stretches = Stretches()
     signs: dict[str, list[Array]] = {}
-    errors = RolloutErrors()
+    errors = RolloutErrors(usual=usual_of(simulator, task))
     at_steps: list[Array] = []  # of each error
     on_gpu = device.type == "cuda"
     starts = starts_of(simulator, task, given)
@@ -107,6 +107,11 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
     if calibration is not None:  # the spread counts as wide as it will be from now on
         columns["spread"] *= np.array([calibration.width(i) for i in np.concatenate(at_steps)])
     return Trust(calibration, ErrorModel.fit(columns, true))
+
+
+def usual_of(simulator: Simulator, task: TaskSpec) -> tuple[float, ...] | None:
+    """The sizes of channels in training, where quiet frames of a task are compared with them; else None."""
+    return tuple(simulator.codec.statistics_of(task).usual.tolist()) if by_training(task) else None
 
 
 def operator_alone(simulator: Simulator, window: Window, steps: int) -> torch.Tensor:

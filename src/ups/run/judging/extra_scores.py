@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
+from ups.eval.nrmse import RolloutErrors
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import EvalProtocol
 from ups.eval.searches import SearchScores
@@ -21,7 +22,7 @@ from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, rollout_with_signs
 from ups.progress import Say
 from ups.run.config import EvalConfig
-from ups.run.judging.calibrate import TRAJECTORIES_AT_ONCE, operator_alone
+from ups.run.judging.calibrate import TRAJECTORIES_AT_ONCE, operator_alone, usual_of
 from ups.run.judging.eval_sets import EvalSet
 from ups.tensors import Window
 from ups.types import PhysicsError
@@ -59,7 +60,9 @@ def trust_scores(
     draws = drawing_part(sim, task) is not None and not doubt_of_draws(sim, task)
     count = subject.settings.ensemble if draws else 0
     trust = sim.trust.get(task.name, Trust())
-    scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
+    usual = usual_of(sim, task)
+    scores = EnsembleScores(count, usual=usual) if count else None
+    errors = ErrorScores(errors=RolloutErrors(usual=usual)) if trust.error else None
     cells, done = 0 if count else at_once, 0  # where no members are held there is room for many samples
     rows = exam.count if cells else subject.few
     for window in (part.to(subject.device) for many in subject.windows(cells) for part in many.split(rows)):
@@ -95,7 +98,8 @@ def _add(
 
 def search_scores(subject: ScoredSimulator) -> SearchScores | None:
     """What compute buys on a few trajectories, where a part judges draws."""
-    sim, task, scores = subject.simulator, subject.exam.part.task, SearchScores()
+    sim, task = subject.simulator, subject.exam.part.task
+    scores = SearchScores(usual=usual_of(sim, task))
     budgets = [Search(many, max(1, many // 4)) for many in sorted(set(subject.settings.search))]
     if task.steady or not judges_of(sim, task) or drawing_part(sim, task) is None or not budgets:
         return None

@@ -33,6 +33,7 @@ from ups.run.config import RunConfig
 from ups.run.data.data_identity import Identity
 from ups.run.data.datasets import DataSet
 from ups.run.judging.ancestors import seen_before
+from ups.run.judging.calibrate import usual_of
 from ups.run.judging.champion import Champion, digest_of
 from ups.run.judging.eval_sets import EvalSet, by_length, exams, outside_of
 from ups.run.judging.extra_scores import ScoredSimulator, refinement_scores, search_scores, trust_scores
@@ -81,6 +82,10 @@ class Judge:
         """How the trajectories are judged: the frames given, and how many follow them."""
         return protocol(self.config.evaluation.protocol, self.config.evaluation.given_to(self.simulator.context))
 
+    def protocol_of(self, task: TaskSpec) -> EvalProtocol:
+        """The same for one task: of a user's own, quiet frames are compared with the training data."""
+        return dataclasses.replace(self.protocol, usual=usual_of(self.simulator, task))
+
     @property
     def seconds(self) -> float:
         """What a baseline is trained for: the whole training of ours, shared among the tasks."""
@@ -97,9 +102,10 @@ class Judge:
         laws, left = self.watch.taken(), self.watch.taken_left()
         mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
         self._show(exam, ROLLOUTS)
-        coded = reconstruct(self._coded, self.device, self._windows(exam), self.protocol, exam.split)
+        rules = self.protocol_of(exam.part.task)
+        coded = reconstruct(self._coded, self.device, self._windows(exam), rules, exam.split)
         subject = ScoredSimulator(
-            self.simulator, exam, partial(self._windows, exam), self.protocol, self.config.evaluation, self.device
+            self.simulator, exam, partial(self._windows, exam), rules, self.config.evaluation, self.device
         )
         ensemble, errors = trust_scores(
             subject, self.ours.at_once, lambda done: self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
@@ -117,7 +123,7 @@ class Judge:
         return TaskResult(
             ours=main,
             persistence=others[-1],
-            mean=None if mean is None else Scored(evaluate(mean, self._windows(exam), self.protocol, exam.split, 0)),
+            mean=None if mean is None else Scored(evaluate(mean, self._windows(exam), rules, exam.split, 0)),
             baselines=tuple(others[:-1]),
             reconstruction=Scored(coded, self.cost),
             beyond=tuple(further),
@@ -169,12 +175,12 @@ class Judge:
     def _entries(self, exam: EvalSet, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Scored]:
         """Ours, the rivals, persistence."""
         judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
-        scored = []
+        scored, rules = [], self.protocol_of(exam.part.task)
         for who, cost in judged:
             plan, windows = self.plans.get(who.name), self._windows(exam)
             windows = windows if plan is None else plan.of_all(windows, exam.count)
             shown = examples if who is self.ours else 0
-            scored.append(Scored(evaluate(who, windows, self.protocol, exam.split, shown), cost))
+            scored.append(Scored(evaluate(who, windows, rules, exam.split, shown), cost))
         return scored
 
     def _before(self, exam: EvalSet) -> list[tuple[Predictor, Cost]]:
@@ -193,7 +199,7 @@ class Judge:
         if not _knows(other, task) or other.context > self.protocol.context:
             return None
         who = predictor_of(other, self.device, CHAMPION)
-        own = dataclasses.replace(self.protocol, context=self.config.evaluation.given_to(other.context))
+        own = dataclasses.replace(self.protocol_of(task), context=self.config.evaluation.given_to(other.context))
         return Scored(evaluate(who, self._windows(exam), own, exam.split, 0), Cost())
 
     def _rival(self, kind: str, data: DataSet, exam: EvalSet) -> tuple[Predictor, Cost]:
