@@ -117,7 +117,10 @@ def calibrated(simulator: SimulatorLike, window: Window, members: Tensor) -> Ten
     rows = members.transpose(1, 2).flatten(0, 2)
     cells = None if mask is None else of_each_frame(mask)
     rows = repaired(rows, laws, of_each_frame(stepping.reference), stepping.grid, cells)
-    return torch.unflatten(rows, 0, (*copies, len(window))).transpose(1, 2)
+    members = torch.unflatten(rows, 0, (*copies, len(window))).transpose(1, 2)
+    if laws and stepping.repaired_values is not None:
+        members = torch.stack([stepping.repaired_values.keep(member) for member in members])
+    return members
 
 
 def ensemble_of(

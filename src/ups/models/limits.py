@@ -17,6 +17,7 @@ from ups.types import TaskSpec, counted
 # Beyond the range of training, on either side of it, in widths of that range:
 LEFT = 0.5  # from here on a rollout has left what training saw
 FARTHEST = 1.0  # no value of a rollout is further away
+FARTHEST_REPAIRED = 2.0  # but for what a law moves, and none at all is further than that
 FARTHEST_TOKEN = 2.0  # nor is a number of a token, whose range is that of a part of the training data
 USUAL = 10.0  # root mean square deviations of inputs in training: those of most data are nearer
 TOGETHER = 2**22  # numbers that are looked at together

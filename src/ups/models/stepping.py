@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ups.models.copies import advanced
 from ups.models.ensembles import Draws
-from ups.models.limits import FARTHEST, FARTHEST_TOKEN, ValueRange, known_span
+from ups.models.limits import FARTHEST, FARTHEST_REPAIRED, FARTHEST_TOKEN, ValueRange, known_span
 from ups.models.points import Holes, interpolate, seen_from
 from ups.models.simulator_like import SimulatorLike
 from ups.physics.laws import aims_of, guarding, repaired
@@ -32,7 +32,9 @@ class Stepping:
         whole = bool(self.laws) or points is not None
         self.holes = Holes(window.mask) if window.mask is not None and whole else None
         self._condition = Condition.of(window)
-        self.values = None if self.task.steady else known_span(simulator, window).widened(FARTHEST)
+        span = None if self.task.steady else known_span(simulator, window)
+        self.values = None if span is None else span.widened(FARTHEST)
+        self.repaired_values = None if span is None else span.widened(FARTHEST_REPAIRED)
         self._tokens: ValueRange | None = None
         self.unrepaired: Tensor | None = None  # the last frame as it was before the laws repaired it
 
@@ -97,6 +99,8 @@ class Stepping:
         raw = self.refined(self.simulator.codec.brought_to(own, self.task, state, self.grid.shape), condition)
         self.unrepaired = raw = raw if raw is own else self.limited(raw)  # a curve through values may overshoot them
         frame = repaired(raw, self.laws, self.reference, self.grid, self.window.mask, self.aims)
+        if self.laws and self.repaired_values is not None:  # what is given may hold a total that no such frame can have
+            frame = self.repaired_values.keep(frame)
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)
         values = frame if self.points is None else self._at_points(self.points, own, state, condition, raw, frame)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ups.eval.intervals import number
+from ups.eval.scores import SCORES
 from ups.run_files import is_run
 from ups.rundir import RunDir
 from ups.types import DataError, Table, check_known
@@ -125,7 +126,7 @@ def leaderboard(states: Sequence[RunState], task: str | None = None, top: int = 
     if task is not None:
         check_known("judged task", (task,), tasks)
     rows: list[tuple[str, ...]] = [
-        ("task", "", "run", "nRMSE (95 % interval)", "/ persistence", "trajectories", "data", "")
+        ("task", "", "run", SCORES["nrmse"].title, "/ persistence", "trajectories", "data", "")
     ]
     notes = [f"{one.name}: {one.sentence}" for one in states if one.word in COMPLETE and not one.errors]
     for name in tasks if task is None else [task]:
