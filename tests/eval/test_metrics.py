@@ -13,6 +13,7 @@ from ups.eval.metrics import METRICS, Errors, Metric, correlation_time, measure,
 from ups.eval.nrmse import RolloutErrors, capped, nrmse, rms, validation_nrmse
 from ups.eval.pairs import difference, surely_lower
 from ups.eval.spectra import spectrum
+from ups.physics import TASKS
 from ups.types import ConfigError
 
 PDEBENCH = [name for name, metric in METRICS.items() if metric.batch is not None]
@@ -285,12 +286,14 @@ def test_no_metric_sees_a_cell_that_does_not_count(space: tuple[int, ...]) -> No
 def test_what_is_no_number_where_no_cell_counts_spoils_no_validation() -> None:
     pred, true = (torch.from_numpy(noise(2, 3, 16, 2)) for _ in range(2))
     mask, usual = torch.arange(16).expand(2, 16) > 3, torch.ones(2)
-    clean = validation_nrmse(pred, true, usual, mask)
+    clean = validation_nrmse(pred, true, usual, TASKS["burgers1d"], mask)
     pred[:, :, 0], pred[:, :, 1], true[:, :, 2] = torch.nan, torch.inf, torch.nan
-    assert torch.equal(validation_nrmse(pred, true, usual, mask), clean)
+    assert torch.equal(validation_nrmse(pred, true, usual, TASKS["burgers1d"], mask), clean)
     assert rms(pred, mask).isfinite().all()
     pred[1, 0, 9, 0] = torch.nan
-    assert validation_nrmse(pred, true, usual, mask).tolist() == [clean[0], 1e6], "where one counts it is lost"
+    assert validation_nrmse(pred, true, usual, TASKS["burgers1d"], mask).tolist() == [clean[0], 1e6], (
+        "where one counts it is lost"
+    )
 
 
 @pytest.mark.parametrize("nothing", [0.0, 1e-6, np.nan])
@@ -390,7 +393,10 @@ def test_an_error_fit_to_be_averaged_is_a_million_at_most() -> None:
 def test_a_validation_may_be_of_some_frames_alone() -> None:
     true = torch.ones(1, 3, 8, 1)
     pred = true + torch.tensor([0.0, 1.0, 2.0]).reshape(1, 3, 1, 1)
-    assert [validation_nrmse(pred, true, torch.ones(1), frames=some).item() for some in (slice(1), slice(3))] == [0, 1]
+    assert [
+        validation_nrmse(pred, true, torch.ones(1), TASKS["burgers1d"], frames=some).item()
+        for some in (slice(1), slice(3))
+    ] == [0, 1]
 
 
 def test_a_field_in_usual_units_has_the_error_of_the_formula_to_the_bit() -> None:

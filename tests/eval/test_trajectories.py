@@ -64,7 +64,7 @@ def test_a_report_leaves_the_error_of_every_trajectory(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finite_comes_back_and_what_is_damaged_is_a_sentence(tmp_path: Path) -> None:
-    row = PerTrajectory("a", "test", "ups", "A", math.inf, 0.1, math.inf, ("0",), ("m",), (math.inf,))
+    row = PerTrajectory("a", "test", "ups", "A", math.inf, 0.1, math.inf, ("0",), ("m",), (math.inf,), vrmse=math.inf)
     path = write(tmp_path, [row])
     assert read(tmp_path) == [row]
     text = path.read_text()

@@ -53,7 +53,7 @@ def test_show_says_what_where_and_how_it_ended(tmp_path: Path) -> None:
     assert "12 s of training" in words["took"]
     assert words["ended"].endswith("SUCCESS: done.")
     rows, problem = errors_table(run)
-    assert (rows[1][0], rows[1][2], problem) == ("advection1d", "2", "")
+    assert (rows[1][0], rows[1][2], rows[1][4], problem) == ("advection1d", "0.2", "2", "")
     assert rows[0][-1] == "verdict"
     assert any(line.startswith("operator: loss") for line in curve_lines(run, 80))
     run.config.write_text("[")
