@@ -735,7 +735,7 @@ function startPage(engine) {
     }
     const token = new URLSearchParams(location.hash.slice(1)).get("token");
     if (link.toString().length > 1e6) return kept("this state is too large for a link; save it as npz");
-    history.replaceState(null, "", `#${link}`);
+    window.history.replaceState(null, "", `#${link}`);
     if (token) sessionStorage.setItem("token", token);
     try { await navigator.clipboard.writeText(location.href); kept("the link is copied, and stands in the address bar"); } catch { kept("the link stands in the address bar"); }
   };
@@ -792,7 +792,7 @@ function unpacked(buffer) {
 }
 function serverEngine() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token") || sessionStorage.getItem("token"), headers = token ? { Authorization: `Bearer ${token}` } : {};
-  if (token) { sessionStorage.setItem("token", token); if (location.hash.startsWith("#token=")) history.replaceState(null, "", location.pathname); }
+  if (token) { sessionStorage.setItem("token", token); if (location.hash.startsWith("#token=")) window.history.replaceState(null, "", location.pathname); }
   const get = async (path) => {
     const answer = await fetch(path, { headers });
     if (answer.ok) return answer;

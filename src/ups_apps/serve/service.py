@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from fastapi import FastAPI, Request, WebSocket
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.websockets import WebSocketDisconnect
@@ -266,7 +266,7 @@ def app_of(service: Service, title: str = "ups serve") -> FastAPI:
     few = {status: refusals[status] for status in (401, 403, 421)}
     app.add_api_route("/v1/tasks", service.tasks, methods=["GET"], responses=few)
     app.add_api_route("/health", service.health, methods=["GET"], responses={k: few[k] for k in (403, 421)})
-    app.add_api_route("/metrics", service.metrics, methods=["GET"], responses=few)
+    app.add_api_route("/metrics", service.metrics, methods=["GET"], responses=few, response_class=PlainTextResponse)
     body = {
         "required": True,
         "content": {JSON: {"schema": RolloutQuestion.model_json_schema()}},

@@ -154,7 +154,7 @@ def test_requests_that_wait_are_computed_as_one_and_answered_each_for_itself(run
         while running.service.meters.values["ups_waiting", ""] < 4:
             time.sleep(0.01)
         open_again.set()
-        answers = [each.result() for each in waiting]
+        answers = [one.result() for one in waiting]
     # The first of them had been taken already when the others came.
     assert running.service.meters.values["ups_batches_total", ""] - before in (1, 2)
     for u, answer in zip(states, answers, strict=True):
