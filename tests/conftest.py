@@ -133,7 +133,7 @@ def group() -> Iterator[Path]:
     folder.mkdir()
     (folder / "memory.limit_in_bytes").write_text(str(64 << 20))
     yield folder
-    for _ in range(50):
+    for _ in range(600):
         if not (folder / "cgroup.procs").read_text().split():
             break
         time.sleep(0.1)

@@ -46,7 +46,7 @@ def test_two_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(600)
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert len(read(path)) == 12
 

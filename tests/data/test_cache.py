@@ -405,7 +405,7 @@ def test_killed_builders_and_builders_at_once_leave_one_whole_cache(part: Trajec
         process.join()
     processes = [start() for _ in range(3)]
     for process in processes:
-        process.join(120)
+        process.join(600)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     folder = tmp_path / "cache" / "train"
     assert verify(folder) is None

@@ -357,7 +357,7 @@ def test_a_source_may_be_used_after_a_fork(sample: Sample) -> None:
         assert pid != os.getpid()
         np.testing.assert_array_equal(values, expected)
     for child in children:
-        child.join(30)
+        child.join(600)
     np.testing.assert_array_equal(source.read(1), expected)
 
 

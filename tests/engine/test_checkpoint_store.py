@@ -107,7 +107,7 @@ def test_no_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_snapshot_does_not_see_later_changes(tmp_path: Path) -> None:
     go = threading.Event()
-    store = CheckpointStore(tmp_path, at=lambda point: go.wait(10) and None if point == "before shard" else None)
+    store = CheckpointStore(tmp_path, at=lambda point: go.wait(600) and None if point == "before shard" else None)
     tensors = plain(3)
     store.save(Snapshot(3, tensors))
     for tensor in tensors.values():
@@ -366,7 +366,7 @@ def test_a_read_only_folder_is_said_at_the_next_save_and_still_read(small_disk: 
 
 def test_a_save_that_takes_too_long_is_said(tmp_path: Path) -> None:
     go = threading.Event()
-    store = CheckpointStore(tmp_path, at=lambda point: go.wait(10) and None, patience=0.05)  # noqa: ARG005
+    store = CheckpointStore(tmp_path, at=lambda point: go.wait(600) and None, patience=0.05)  # noqa: ARG005
     store.save(saved(1))
     with pytest.raises(OSError, match="step 1 has been written for too long"):
         store.wait()
@@ -379,7 +379,7 @@ def test_a_save_that_takes_too_long_is_said(tmp_path: Path) -> None:
 # Several ranks.
 
 
-def member(folder: Path, seconds: float = 20, **options: Any) -> CheckpointStore:
+def member(folder: Path, seconds: float = 140, **options: Any) -> CheckpointStore:
     """The checkpoint store of this rank, in a process group of its own."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world == 1:
@@ -645,7 +645,7 @@ def test_a_rank_that_does_not_come_is_waited_for_only_so_long(tmp_path: Path) ->
 
 def test_saving_does_not_wait_for_the_disk_and_keeps_what_the_tensors_were(tmp_path: Path) -> None:
     store, may_write, in_time = CheckpointStore(tmp_path), threading.Event(), list[bool]()
-    store.at = lambda point: in_time.append(may_write.wait(60))  # type: ignore[assignment]  # noqa: ARG005
+    store.at = lambda point: in_time.append(may_write.wait(600))  # type: ignore[assignment]  # noqa: ARG005
     tensors = {n: t.clone() for n, t in plain(1).items()}
     store.save(Snapshot(1, tensors))
     for tensor in tensors.values():

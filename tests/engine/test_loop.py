@@ -465,7 +465,7 @@ def test_windows_are_built_beside_the_steps(toy: SimpleNamespace) -> None:
 
     class Patient(toy.Regression):  # type: ignore[misc, name-defined]
         def loss(self, w: Window) -> Losses:
-            assert built.wait(60)
+            assert built.wait(600)
             return super().loss(w)
 
     Trainer(config(steps=3, prefetch=2), Patient(), Telling()).fit()

@@ -128,7 +128,7 @@ class Vast:
         if asked and machine.process is not None:
             machine.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                machine.process.wait(10)
+                machine.process.wait(600)
         end_all(machine.pids)
         machine.row["actual_status"] = "exited"
 

@@ -65,7 +65,7 @@ def state(samples: int = 0, seed: int = 0) -> Any:
 def post(address: str, body: bytes, kind: str = "application/json", **headers: str) -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(f"{address}/v1/rollout", body, {"Content-Type": kind, **headers})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=200) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -242,7 +242,7 @@ def test_a_stream_refuses_what_is_no_question(running: Running) -> None:
     for message in (b"", b"\xff" * 40, b"\x04\x00\x00\x00[[[[", packed({}, u0=state()), "words"):
         with connected(running) as channel:
             channel.send(message)
-            about, _ = unpacked(channel.recv(timeout=10))
+            about, _ = unpacked(channel.recv(timeout=200))
         assert about["problem"]
     many = [about for about in streamed(running, state(3), simulator="plain")[0] if "problem" in about]
     assert "one sample" in many[0]["problem"]
@@ -252,8 +252,8 @@ def test_a_stream_that_nobody_reads_any_more_ends(running: Running) -> None:
     with connected(running) as channel:
         question = {"task": "burgers1d", "simulator": "plain", "params": NU, "steps": 200}
         channel.send(packed(question, u0=state()))
-        channel.recv(timeout=10)
-    for _ in range(500):
+        channel.recv(timeout=200)
+    for _ in range(10_000):
         if running.service.computing.streams == 0:
             break
         time.sleep(0.01)
@@ -267,14 +267,14 @@ def test_where_too_many_wait_the_next_is_told_to_come_again_and_those_that_left_
     running.service.computing.rollouts.submit(open_again.wait)
     body = json.dumps({"task": "burgers1d", "simulator": "plain", "params": NU, "u0": GOOD}).encode()
     place = running.address[7:]
-    channels = [http.client.HTTPConnection(place, timeout=20) for _ in range(5)]
+    channels = [http.client.HTTPConnection(place, timeout=200) for _ in range(5)]
     for i, channel in enumerate(channels):
         channel.request("POST", "/v1/rollout", body, {"Content-Type": "application/json"})
         while running.service.meters.values["ups_waiting", ""] < i + 1:
             time.sleep(0.01)
     request = urllib.request.Request(f"{running.address}/v1/rollout", body, {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=200)
     assert refused.value.code == 429
     assert refused.value.headers["Retry-After"] == "1"
     refused.value.close()
@@ -346,13 +346,13 @@ def test_beyond_this_machine_nothing_is_answered_without_the_token(running: Runn
                 RemoteSimulator(address, other).tasks()
             assert getattr(refused.value, "status", 401) == 401
         assert [task["name"] for task in RemoteSimulator(address, token).tasks()][:2] == ["burgers1d", "reacdiff2d"]
-        with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address}/health", timeout=200) as answer:
             assert json.load(answer)["status"] == "ok"
 
 
 def test_metrics_are_lines_that_prometheus_reads(running: Running) -> None:
     asked(running.address, u0=GOOD)
-    with urllib.request.urlopen(f"{running.address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{running.address}/metrics", timeout=200) as answer:
         lines = answer.read().decode().splitlines()
     sample = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+')
     assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
@@ -361,7 +361,7 @@ def test_metrics_are_lines_that_prometheus_reads(running: Running) -> None:
 
 
 def test_the_service_describes_itself(running: Running) -> None:
-    with urllib.request.urlopen(f"{running.address}/openapi.json", timeout=10) as answer:
+    with urllib.request.urlopen(f"{running.address}/openapi.json", timeout=200) as answer:
         about = json.load(answer)
     assert {"/v1/rollout", "/v1/tasks", "/health", "/metrics"} <= set(about["paths"])
     question = about["paths"]["/v1/rollout"]["post"]["requestBody"]["content"]["application/json"]["schema"]

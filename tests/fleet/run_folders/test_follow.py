@@ -68,7 +68,9 @@ def test_a_watch_shows_every_change_and_ends_with_the_run(tmp_path: Path) -> Non
     def live() -> None:
         for step in (10, 20):
             logged(run, "operator", (step,))
-            time.sleep(0.4)
+            end = time.monotonic() + 120
+            while not any(f"step {step} of 600" in line for line in lines) and time.monotonic() < end:
+                time.sleep(0.01)
         ended(run, Ending.PREEMPTED, "SIGTERM")
         os.close(handle)
 

@@ -78,7 +78,7 @@ def test_a_run_killed_in_any_phase_is_dead_where_it_was_and_resumes_to_its_end(
             seen = state.word
             time.sleep(0.1)
         if state_of(run).word == "finished":  # its process has only to leave
-            process.wait(60)
+            process.wait(600)
         if process.poll() is not None:
             break
         if everything:
@@ -95,7 +95,7 @@ def test_a_run_killed_in_any_phase_is_dead_where_it_was_and_resumes_to_its_end(
             assert state.resumable or "before it had begun" in state.sentence
     if process.poll() is None or process.returncode != 0:
         process = start(tmp_path, "--resume")
-        assert process.wait(300) == 0
+        assert process.wait(600) == 0
     state = state_of(run)
     assert (state.word, state.sentence) == ("finished", "finished."), sentences
     assert any("dead at step" in sentence or "dead after" in sentence for sentence in sentences), sentences
@@ -114,7 +114,7 @@ def test_a_run_whose_lock_file_was_deleted_is_still_seen_and_a_stopped_one_says_
         time.sleep(0.1)
     assert state_of(run).word == "running", "its supervisor has taken the lock anew"
     process.terminate()
-    process.wait(60)
+    process.wait(600)
     state = settled(run)
     assert (state.word, state.resumable) == ("stopped", True)
     assert "stopped on request at step" in state.sentence

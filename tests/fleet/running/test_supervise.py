@@ -68,7 +68,7 @@ def test_a_node_waits_for_the_first_as_long_as_a_start_may_take(tmp_path: Path) 
 
     thread = threading.Thread(target=late)
     thread.start()
-    join(settings(tmp_path, limits__start=20.0), 1, f"127.0.0.1:{port}")
+    join(settings(tmp_path, limits__start=200.0), 1, f"127.0.0.1:{port}")
     thread.join()
 
 

@@ -31,7 +31,7 @@ def waiting(folder: Path) -> str:
     found = ""
     if dist.get_rank() == 1:
         time.sleep(0.3)
-        for _ in range(100):
+        for _ in range(1000):
             os.kill(pids[0], signal.SIGUSR2)
             time.sleep(0.1)
             found = flight_recorder.last(folder / "flight-0.json")

@@ -26,7 +26,7 @@ from ups_fleet.supervise.proc import alive, owned
 from ups_fleet.supervise.supervisor import Supervisor
 
 FAKE = Path(__file__).parent / "fake_rank.py"
-LIMITS = {"floor": 1.0, "start": 60.0, "first": 1.5, "phase": 1.5, "grace": 3.0, "echo": 1.0, "teardown": 5.0}
+LIMITS = {"floor": 100.0, "start": 200.0, "first": 100.0, "phase": 100.0, "grace": 3.0, "echo": 1.0, "teardown": 5.0}
 SUPERVISE = Path(__file__).parent / "supervisor_process.py"
 
 
@@ -121,12 +121,16 @@ def test_orphans_of_an_earlier_start_are_ended_first(tmp_path: Path) -> None:
     assert f"process {orphan.pid} was left over" in said[0]
 
 
-def test_time_in_which_the_supervisor_itself_was_stopped_is_nobodys_silence(tmp_path: Path) -> None:
+def test_time_in_which_the_supervisor_itself_was_stopped_is_nobodys_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("floor", "first", "phase"):
+        monkeypatch.setitem(LIMITS, name, 3.0)
     supervisor = start(tmp_path, command("preempted"))
     until(beating(tmp_path))
     time.sleep(0.5)
     supervisor.send_signal(signal.SIGSTOP)
-    time.sleep(2.5)  # longer than any limit of the ranks
+    time.sleep(4.5)  # longer than any limit of the ranks
     supervisor.send_signal(signal.SIGCONT)
     time.sleep(0.3)
     supervisor.send_signal(signal.SIGTERM)

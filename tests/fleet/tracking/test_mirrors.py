@@ -77,7 +77,7 @@ def fed(folder: Path, name: str, killed: bool = False) -> int:
         target=feed_here, args=(folder, name.partition(" ")[0], killed)
     )
     process.start()
-    process.join(120)
+    process.join(600)
     assert process.exitcode is not None
     return process.exitcode
 
