@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
 import hashlib
+import inspect
+import itertools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -19,7 +24,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import ErrorDetails, core_schema
 
 from ups.config_shared import overridden, shortened, spread, whole, without_shared
 from ups.config_values import (
@@ -44,6 +50,46 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 BASES = 20  # files that `base:` may name one after the other
 
 
+class _Described(GenerateJsonSchema):
+    """Schemas with the docstrings of keys. They are read from the source here, and not whenever a config is imported,
+    which would take half a second of the start of every command."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return _explained(schema["cls"], super().model_schema(schema))
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return _explained(schema["cls"], super().dataclass_schema(schema))
+
+
+def _explained(kind: type, schema: JsonSchemaValue) -> JsonSchemaValue:
+    """A schema of a class in which every key has its docstring, that of the class nearest to it."""
+    for each in kind.__mro__:
+        for name, text in _docs_in(each.__module__).get(each.__name__, {}).items():
+            if name in schema.get("properties", {}):
+                schema["properties"][name].setdefault("description", text)
+    return schema
+
+
+@functools.cache
+def _docs_in(module: str) -> dict[str, dict[str, str]]:
+    """The docstrings of attributes, by class, of a module."""
+    if module.partition(".")[0] in ("builtins", "pydantic"):
+        return {}
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError, KeyError):
+        return {}
+    docs: dict[str, dict[str, str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            rows = docs.setdefault(node.name, {})
+            for pair in itertools.pairwise(node.body):
+                match pair:
+                    case (ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text)))):
+                        rows[name] = inspect.cleandoc(text)
+    return docs
+
+
 class Config(BaseModel):
     """A config: unknown keys are errors, values never change after loading, and no text is taken for a number."""
 
@@ -60,7 +106,12 @@ class Config(BaseModel):
     # is for. A section has a key of this name, or is itself what the key says; it holds only what differs.
     shared: ClassVar[Mapping[str, type]] = {}
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The JSON schema of this config, in which every key says what it is for."""
+        return super().model_json_schema(*args, **{"schema_generator": _Described, **kwargs})
 
     @model_validator(mode="before")
     @classmethod
