@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -293,7 +293,7 @@ def times_of(e: Evaluation) -> Any:
 
 def rows_of(records: Sequence[ResultRecord]) -> list[dict[str, object]]:
     """Records as JSON can say them."""
-    return [{k: encoded(v) for k, v in asdict(r).items()} for r in records]
+    return [{k: encoded(v) for k, v in vars(r).items()} for r in records]
 
 
 def write_results(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
