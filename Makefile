@@ -37,7 +37,7 @@ audit: $(STAMP)
 
 # Tests against solvers of other projects, and the long ones: on purpose, not in `make test`.
 oracle: $(STAMP)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,bench]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,bench,export]'
 	$(BIN)/pytest -m 'oracle or slow'
 
 bench: $(STAMP)

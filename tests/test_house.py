@@ -111,7 +111,7 @@ WORKSHOP = {
 # And so for the apps.
 APPS: dict[str, set[str]] = {
     "wing": set(),
-    "export": {"page"},
+    "export": {"page", "play", "serve"},
     "play": {"page", "serve"},
     "serve": set(),
     "page": set(),

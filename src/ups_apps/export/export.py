@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,15 +18,16 @@ def export_run(
 ) -> Path:
     """Write the simulator of a run in a format, and return the file; ConfigError or DataError where that cannot be."""
     check_known("format", (to,), FORMATS)
+    form = FORMATS[to]
     simulator = load(run).requires_grad_(False)
     tasks = (simulator.codec.task(task),) if task is not None else simulator.tasks
-    if len(tasks) > 1:
+    if len(tasks) > 1 and not form.several:
         raise ConfigError(f"the simulator knows {', '.join(simulator.codec.tasks)}; say which with --task.")
-    name = simulator.provenance.get("name") or (run.name if run.is_dir() else run.stem)
-    path = out or Path(f"{name}-{tasks[0].name}.{to}")
+    job = Export(simulator, run, tasks, out or Path(), say)
+    path = out or Path(f"{job.name}.{to}" if form.several else f"{job.name}-{job.task.name}.{to}")
     if path.exists() and not overwrite:
         raise ConfigError(f"{path}: is there already; choose another --out, or replace it with --overwrite.")
     check_writing(path, "choose another --out")
     with writing(path, "choose another --out") as beside:
-        FORMATS[to](Export(simulator, tasks, beside, say))
+        form.write(dataclasses.replace(job, out=beside))
     return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ups.models import Simulator
 from ups.types import Grid, TaskSpec
@@ -17,15 +16,22 @@ class Export:
 
     Args:
         simulator: In evaluation mode, on the CPU, without gradients.
+        run: The folder or file that it was loaded from.
         tasks: Those that are exported; formats of one task are given one.
         out: The file, which is not there yet.
         say: Is told what somebody should know.
     """
 
     simulator: Simulator
+    run: Path
     tasks: tuple[TaskSpec, ...]
     out: Path
     say: Callable[[str], None]
+
+    @property
+    def name(self) -> str:
+        """What the simulator is called: its run, or its file."""
+        return self.run.resolve().name if self.run.is_dir() else self.run.stem
 
     @property
     def task(self) -> TaskSpec:
@@ -38,8 +44,9 @@ class Export:
         return Grid(self.simulator.codec.shapes[task.name], task.periodic, task.bounds)
 
 
-class Writer(Protocol):
-    """A format: writes an export to its file."""
+@dataclass(frozen=True)
+class Format:
+    """What writes an export to its file, or says in a ConfigError why it cannot; whether a file holds several tasks."""
 
-    def __call__(self, export: Export) -> None:
-        """Write it; a ConfigError that says why where it cannot be done."""
+    write: Callable[[Export], None]
+    several: bool = False

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from ups.types import Array, ConfigError, TaskSpec
 from ups_apps.export.card import card_of
-from ups_apps.export.job import Export
+from ups_apps.export.job import Export, Format
 from ups_apps.export.programs import Arguments, example
 from ups_apps.export.pt2 import programs_of
 
@@ -27,13 +27,17 @@ def write(job: Export) -> None:
     """The rollout of the one task as a graph with inputs `state`, `inputs`, `params`, `dt (steps, B)`, as far as the
     task has them, and the output `frames (steps, B, *S, C)`; of a steady task the solution of `inputs`."""
     require()
-    models = models_of(job)
-    whole = models["solve"] if job.task.steady else rollout_of(models["begin"], models["step"])
+    whole = whole_of(job, models_of(job))
     for word, text in card_of(job.simulator, job.tasks).items():
         whole.metadata_props.add(key=word, value=text if isinstance(text, str) else json.dumps(text))
     data = whole.SerializeToString()
     check(job, data)
     job.out.write_bytes(data)
+
+
+def whole_of(job: Export, models: Mapping[str, Any]) -> Any:
+    """The models of the one task as one."""
+    return models["solve"] if job.task.steady else rollout_of(models["begin"], models["step"])
 
 
 def require() -> None:
@@ -61,7 +65,9 @@ def _translated(program: ExportedProgram, task: TaskSpec, name: str) -> Any:
             made = torch.onnx.export(program, (), dynamo=True, verbose=False)
     except torch.onnx.OnnxExporterError as error:
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise ConfigError(f"{task.name}: its {name} cannot be written as ONNX ({reason}); export it as pt2.") from None
+        raise ConfigError(
+            f"{task.name}: its {name} cannot be written as ONNX ({reason}); --to pt2 has no such limit."
+        ) from None
     finally:
         quiet.setLevel(before)
     assert made is not None
@@ -147,7 +153,7 @@ def check(job: Export, data: bytes) -> None:
     if not away <= NEAR:
         raise ConfigError(
             f"{task.name}: onnxruntime differs from torch by {away:.1e} of the largest value after {steps} steps, more "
-            f"than {NEAR:g}; export it as pt2."
+            f"than {NEAR:g}; --to pt2 has no such limit."
         )
 
 
@@ -157,3 +163,6 @@ def difference(frames: Array, truth: Array) -> float:
     if not (counts == np.isfinite(frames)).all() or not counts.any():
         return float("inf")
     return float(np.abs(frames - truth)[counts].max() / np.abs(truth[counts]).max())
+
+
+FORMAT = Format(write)

@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch.export.pt2_archive._package import package_pt2
 
 from ups_apps.export.card import card_of
-from ups_apps.export.job import Export
+from ups_apps.export.job import Export, Format
 from ups_apps.export.programs import Arguments, FirstTokens, NextStep, Program, SteadySolution, example
 
 BATCH = Dim("batch", min=1, max=2**16)
@@ -50,3 +50,6 @@ def traced(program: Program, arguments: dict[str, torch.Tensor]) -> ExportedProg
     shapes: dict[str, Any] = {name: {0: BATCH} for name in arguments}
     with torch.no_grad():
         return export(program.eval(), (), kwargs=arguments, dynamic_shapes=shapes)
+
+
+FORMAT = Format(write)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.models.config import SimulatorConfig
 from ups.physics import TASKS
 from ups.tensors import TaskStatistics, numeric_params
+from ups.types import Field
 
 
-def moving(name: str, cells: int, context: int = 1, config: SimulatorConfig | None = None) -> Simulator:
+def moving(
+    name: str, cells: int, context: int = 1, config: SimulatorConfig | None = None, masked: bool = False
+) -> Simulator:
     """A simulator of one task, its weights moved away from those that change nothing."""
     task = TASKS[name]
+    if masked:
+        task = replace(task, inputs=(*task.inputs, Field.scalar("solid")), mask="solid", equation="")
     operator = OperatorConfig(width=16, depth=1, heads=2, modes=4, context=context)
     sim = build([task], CodecConfig(dim=16, patch=(4, 2, 2)), operator, config, {name: (cells,) * task.ndim}).eval()
     channels, given, params = len(task.channels), len(task.given), len(numeric_params(task))

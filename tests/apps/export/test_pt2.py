@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from moving import moving
 
@@ -32,10 +33,11 @@ print(archive.extra_files["card.json"])
 """
 
 
+@pytest.mark.slow
 def test_a_rollout_of_the_programs_is_that_of_the_simulator_to_the_bit_without_ups(tmp_path: Path) -> None:
     simulator = moving("burgers1d", 16)
     task = simulator.tasks[0]
-    job = Export(simulator, (task,), tmp_path / "b.pt2", print)
+    job = Export(simulator, tmp_path, (task,), tmp_path / "b.pt2", print)
     write(job)
     window = example(simulator, task, job.grid(task), samples=2)
     torch.save({"state": window.context, "params": window.params, "dt": window.dt}, tmp_path / "given")
