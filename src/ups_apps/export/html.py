@@ -14,7 +14,7 @@ import numpy as np
 
 from ups.types import TaskSpec, data_size
 from ups_apps.export.card import LEFT_OUT, LICENCE
-from ups_apps.export.job import Export, Format
+from ups_apps.export.job import Export, ExportFormat
 from ups_apps.export.onnx import check, models_of, require, whole_of
 from ups_apps.page.page import rendered
 from ups_apps.play.starts import Beginning, UnseenSamples, drawn, has_equation
@@ -95,4 +95,4 @@ def _card(held: Shelved, task: TaskSpec, examples: int) -> dict[str, Any]:
     return {**card_of(held, task), **alone, "examples": examples}
 
 
-FORMAT = Format(write, several=True)
+FORMAT = ExportFormat(write, several=True)

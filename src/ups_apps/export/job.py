@@ -45,7 +45,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Format:
+class ExportFormat:
     """What writes an export to its file, or says in a ConfigError why it cannot; whether a file holds several tasks."""
 
     write: Callable[[Export], None]

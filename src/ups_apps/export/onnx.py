@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from ups.types import Array, ConfigError, TaskSpec
 from ups_apps.export.card import card_of
-from ups_apps.export.job import Export, Format
+from ups_apps.export.job import Export, ExportFormat
 from ups_apps.export.programs import Arguments, example
 from ups_apps.export.pt2 import programs_of
 
@@ -165,4 +165,4 @@ def difference(frames: Array, truth: Array) -> float:
     return float(np.abs(frames - truth)[counts].max() / np.abs(truth[counts]).max())
 
 
-FORMAT = Format(write)
+FORMAT = ExportFormat(write)

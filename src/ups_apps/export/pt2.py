@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch.export.pt2_archive._package import package_pt2
 
 from ups_apps.export.card import card_of
-from ups_apps.export.job import Export, Format
+from ups_apps.export.job import Export, ExportFormat
 from ups_apps.export.programs import Arguments, FirstTokens, NextStep, Program, SteadySolution, example
 
 BATCH = Dim("batch", min=1, max=2**16)
@@ -52,4 +52,4 @@ def traced(program: Program, arguments: dict[str, torch.Tensor]) -> ExportedProg
         return export(program.eval(), (), kwargs=arguments, dynamic_shapes=shapes)
 
 
-FORMAT = Format(write)
+FORMAT = ExportFormat(write)
