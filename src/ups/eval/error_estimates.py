@@ -35,6 +35,11 @@ class ErrorScores:
     estimates: list[Array] = field(default_factory=list)
     errors: RolloutErrors = field(default_factory=RolloutErrors)
 
+    @classmethod
+    def of(cls, estimated: Array, errors: Array) -> ErrorScores:
+        """Those of estimates and of the nRMSE of the same rollouts, each `(N, T)`."""
+        return cls([np.nan_to_num(estimated, nan=np.inf, posinf=np.inf)], RolloutErrors([errors[..., None]]))
+
     def add(self, estimated: Tensor, predicted: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
         """Estimates of rollouts `(B, T, *S, C)`; what is no number is as bad as can be."""
         self.estimates.append(np.nan_to_num(estimated.double().cpu().numpy(), nan=np.inf, posinf=np.inf))

@@ -348,7 +348,7 @@ def fit(
     screen: Screen,
     start: Start = ANEW,
 ) -> tuple[Simulator, RunDir, Report]:
-    """Write `data` as data sets beside the run's folder, train on them for `minutes`, and judge what was learnt.
+    """Write `data` as data sets beside the run's folder, train on them, and judge what was learnt, all in `minutes`.
 
     A path is read where it lies. What `settings` do not say is as `ups init` proposes it for these data; every frame
     and cell is kept.
@@ -358,6 +358,7 @@ def fit(
         raise ConfigError(f"minutes is {minutes!r}, but must be a number.")
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
+    start = replace(start, began=time.time() if start.began is None else start.began, minutes=float(minutes))
     settings = _single(settings)
     place = {"name": as_flag(name), "out": as_flag(out), "device": as_flag(device)}
     request = FitRequest(float(minutes), device, settings, place)

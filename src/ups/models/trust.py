@@ -134,9 +134,18 @@ def rollout_with_signs(
     simulator: SimulatorLike, window: Window, steps: int, members: Tensor | None = None
 ) -> tuple[Tensor, list[dict[str, Tensor]]]:
     """The rollout without draws, `(B, steps, *S, C)`, and the signs of its error after each step."""
+    if only_time(simulator, window) and members is None:
+        rollout, times = simulator.simulate(window, steps), [window.step(i).double() for i in range(steps)]
+        return rollout, [{"time": time} for time in torch.stack(times).cumsum(0)]
     frames: list[Tensor] = []
     signs = list(signs_of(simulator, window, steps, members=members, frames=frames))
     return torch.stack(frames, 1), signs
+
+
+def only_time(simulator: SimulatorLike, window: Window) -> bool:
+    """Whether nothing but time is a sign of an error after a window: no law holds there, and no part draws."""
+    task = simulator.codec.task(window.task)
+    return not laws_of(task, window.grid.periodic) and not any(part.draws for part in simulator.awake(task))
 
 
 def signs_of(

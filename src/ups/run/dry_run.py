@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,18 +26,21 @@ LOOKED_AT = 32  # steps among which each task is looked for
 TWICE = 2  # the same batches again, so that their losses can be compared
 # So many times the first loss of a batch, its second is no training; below so much a first loss may well grow.
 WILD, SMALL = 100.0, 0.1
-# A stage so short is its own dry run.
-FEW_STEPS, FEW_SECONDS = 100, 10.0
+# A stage so short is its own dry run, and so are all stages of a run that trains no longer in all.
+FEW_STEPS, FEW_SECONDS, SHORT_RUN = 100, 10.0, 60.0
+PART = 0.02  # of the seconds of a stage, after which no further step is taken
 
 
 @dataclasses.dataclass(frozen=True)
 class FewSteps(TrainConfig):
-    """A training that ends after its first steps, as the real one begins."""
+    """A training that ends after its first steps, as the real one begins: after `most`, or as soon as they have taken
+    `PART` of its seconds."""
 
     most: int = 1
 
     def progress(self, step: int, seconds: float) -> float:
-        return 1.0 if step >= self.most else min(super().progress(step, seconds), 1 - 1e-9)
+        long = step > 0 and self.seconds is not None and seconds > PART * self.seconds
+        return 1.0 if step >= self.most or long else min(super().progress(step, seconds), 1 - 1e-9)
 
 
 class FirstBatches:
@@ -70,12 +74,17 @@ class FirstBatches:
 
 def worth_trying(config: RunConfig) -> list[str]:
     """The stages that are so long that a few steps before them cost nothing."""
-    return [name for name in config.plan if not _short(config.stage(name).train)]
+    trains = {name: config.stage(name).train for name in config.plan}
+    seconds = sum(0.0 if _few(train) else train.seconds or math.inf for train in trains.values())
+    return [] if seconds <= SHORT_RUN else [name for name, train in trains.items() if not _short(train)]
+
+
+def _few(train: TrainConfig) -> bool:
+    return train.steps is not None and train.steps <= FEW_STEPS
 
 
 def _short(train: TrainConfig) -> bool:
-    few = train.steps is not None and train.steps <= FEW_STEPS
-    return few or (train.seconds is not None and train.seconds <= FEW_SECONDS)
+    return _few(train) or (train.seconds is not None and train.seconds <= FEW_SECONDS)
 
 
 def no_dry_run(journal: PhaseJournal, span: Span, stages: Sequence[str], key: Sequence[Any]) -> str:
@@ -83,7 +92,7 @@ def no_dry_run(journal: PhaseJournal, span: Span, stages: Sequence[str], key: Se
     if not span.wants("dry-run"):
         return f"--from {span.first}"
     if not stages:
-        return "every stage is so short that it is its own dry run"
+        return "the training is so short that it is its own dry run"
     if journal.last("dry-run").get("of") == key and span.last != "dry-run":
         return "its steps were taken before"
     return ""
@@ -135,7 +144,8 @@ def _stage(
         raise DivergenceError(f"the dry run, before any training: {error}") from None
     if dist.config.strategy != "fsdp":
         trainer.release()
-    rows = [(losses[i + 1], losses[len(batches) + i + 1]) for i in range(len(batches))]
+    again = range(len(batches), outcome.steps)  # the batches that came twice
+    rows = [(losses[i - len(batches) + 1], losses[i + 1]) for i in again]
     for first, second in rows:
         if second > WILD * max(first, SMALL):
             raise DivergenceError(

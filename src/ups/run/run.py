@@ -21,6 +21,7 @@ from ups.metrics_log import Jsonl
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt
 from ups.progress import Screen
+from ups.run.allowance import Allowance, Waiting
 from ups.run.check import check, new_simulator, parts_of
 from ups.run.config import RunConfig, run_config
 from ups.run.data.data_identity import Identity, files_of
@@ -222,6 +223,7 @@ class Run:
             limit=limit,
             traced=self.start.traced,
         )
+        allowance = self._allowance(simulator)
         learnt: dict[str, TrainedStage] = {}
         later = [stage.makes for stage in config.stages.values()]
         for name, kind in config.stages.items():
@@ -235,7 +237,8 @@ class Run:
                 stage = kind(simulator, config.stage(name))
                 parent = self.parent
                 known = parent.codec.tasks if parent is not None and kind.makes in parent.learnt else ()
-                learnt[name], weights = training.learn(stage, known)
+                seconds = allowance.seconds(name, self.screen.say) if allowance is not None else None
+                learnt[name], weights = training.learn(stage, known, seconds)
                 if weights:
                     simulator.replace(kind.makes, rebuilt(simulator, kind.makes, weights).to(dist.device))
                 mark.facts.update(steps=learnt[name].outcome.steps, score=learnt[name].outcome.score)
@@ -247,6 +250,14 @@ class Run:
                 self._save(simulator, learnt)
             self.simulator = simulator
         dist.barrier()
+
+    def _allowance(self, simulator: Simulator) -> Allowance | None:
+        """How long the stages may train, where the run has so many minutes for everything."""
+        minutes, began = self.start.minutes, self.start.began
+        if minutes is None or began is None or self.config.dist.strategy == "fsdp":
+            return None
+        with self.phases("timing"):
+            return Allowance(self.config, Waiting.measured(self.config, simulator, self.sets), began, minutes)
 
     def calibrate(self) -> None:
         """Fit on validation data how far the simulator that training has left can be believed, and write it anew."""

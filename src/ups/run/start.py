@@ -26,6 +26,8 @@ class Start:
         traced: steps of every stage of which each rank leaves a trace.
         began: when the command was started, by the wall clock; None: with its process.
         before: a phase that came before there was a run, and its seconds.
+        minutes: all that the run may take since it `began`, its report included: stages that train for seconds have
+            less of them where other things take long. None: as its config says.
     """
 
     resume: bool = False
@@ -36,6 +38,7 @@ class Start:
     traced: int = 0
     began: float | None = None
     before: tuple[str, float] = ("data", 0.0)
+    minutes: float | None = None
 
     def environment(self) -> dict[str, str]:
         """What tells a rank; the folder is opened by whoever starts it."""

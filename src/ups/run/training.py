@@ -99,10 +99,13 @@ class StageTraining:
     traced: int = 0  # steps of which each rank leaves a trace
     limit: int | None = None  # the largest microbatch that an earlier start of this run has found to fit in memory
 
-    def learn(self, stage: Stage, inherited: Collection[str] = ()) -> tuple[TrainedStage, dict[str, Tensor]]:
+    def learn(
+        self, stage: Stage, inherited: Collection[str] = (), seconds: float | None = None
+    ) -> tuple[TrainedStage, dict[str, Tensor]]:
         """Train a stage; how it went, and where its part was sharded the weights that it has learnt.
 
-        `inherited` are the tasks that its part knew before. All ranks must call this.
+        `inherited` are the tasks that its part knew before. `seconds` are those of training, where they are not as its
+        config says. All ranks must call this.
         """
         config, dist, name = self.config, self.dist, stage.name
         settings = config.stage(name)
@@ -127,7 +130,7 @@ class StageTraining:
 
         with loaded(windows, settings.workers) as built:
             trainer = Trainer(
-                seeded(config, name),
+                seeded(config, name, seconds),
                 stage,
                 ProvenBatches(built, windows, dist, name, self.trackers),
                 dist,
@@ -147,7 +150,9 @@ class StageTraining:
         return learnt, trainer.weights(dist.leads or name != config.plan[-1])
 
 
-def seeded(config: RunConfig, stage: str) -> TrainConfig:
-    """How a stage is trained, with draws that follow from the run's seed and are no other stage's or run's."""
+def seeded(config: RunConfig, stage: str, seconds: float | None = None) -> TrainConfig:
+    """How a stage is trained, with draws that follow from the run's seed and are no other stage's or run's; for so many
+    `seconds` where they are given."""
     train = config.stage(stage).train
+    train = train if seconds is None else replace(train, seconds=seconds)
     return replace(train, seed=seed_of(f"{config.seed}|{train.seed}|{stage}".encode()))

@@ -50,11 +50,13 @@ class ScoredSimulator:
 
 
 def trust_scores(
-    subject: ScoredSimulator, at_once: int, show: Callable[[int], None]
+    subject: ScoredSimulator, at_once: int, known: ErrorScores | None, show: Callable[[int], None]
 ) -> tuple[EnsembleScores | None, ErrorScores | None]:
     """What draws are worth beside the operator alone, None where no part draws, none are asked for, or they do not
-    pay; and what the
-    simulator knows of its errors, None where nothing was fitted. `show` is told how many trajectories are done."""
+    pay; and what the simulator knows of its errors, None where nothing was fitted: `known` where that was seen already.
+    `show` is told how many trajectories are done."""
+    if known is not None:
+        return None, known
     sim, exam = subject.simulator, subject.exam
     task = exam.part.task
     draws = drawing_part(sim, task) is not None and not doubt_of_draws(sim, task)

@@ -21,6 +21,7 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome, RivalTrainConfig
 from ups.eval.baselines import BASELINES, notes_on
+from ups.eval.error_estimates import ErrorScores
 from ups.eval.learning import curves_of
 from ups.eval.report import Report
 from ups.eval.results import BEFORE, Cost, DataFact, Scored, TaskResult
@@ -97,9 +98,10 @@ class Judge:
         kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
         rivals = [*self._before(exam), *(self._rival(kind, data, exam) for kind in kinds if data is not None)]
         self.watch.taken(), self.watch.taken_left()  # of exams before this one
+        self.watch.estimating(exam.part.task, self.device)
         with reporting(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
-        laws, left = self.watch.taken(), self.watch.taken_left()
+        laws, left, estimates = self.watch.taken(), self.watch.taken_left(), self.watch.taken_estimates()
         mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
         self._show(exam, ROLLOUTS)
         rules = self.protocol_of(exam.part.task)
@@ -107,8 +109,12 @@ class Judge:
         subject = ScoredSimulator(
             self.simulator, exam, partial(self._windows, exam), rules, self.config.evaluation, self.device
         )
+        known = None if estimates is None else ErrorScores.of(estimates, main.evaluation.errors.over_channels("nrmse"))
         ensemble, errors = trust_scores(
-            subject, self.ours.at_once, lambda done: self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
+            subject,
+            self.ours.at_once,
+            known,
+            lambda done: self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part)),
         )
         self._show(exam, TRUST)
         search, refinement = search_scores(subject), refinement_scores(subject, self.warnings.append)
