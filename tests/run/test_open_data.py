@@ -577,7 +577,8 @@ def test_what_fits_no_file_and_what_has_too_few_frames_is_one_sentence(tmp_path:
         check(config(tmp_path, {"w": {"file": str(tmp_path / "*.npz"), "task": WAVES}}))
     file = npz(tmp_path / "a.npz", np.linspace(0, 1, 12), frames=8)
     split = {"time": [0.7, 0.15, 0.15]}
-    with pytest.raises(ConfigError, match="too few for 1 frame of context"):
+    short = "1 frame in a part of its time, too few for 1 frame of context and 1 after them; give longer trajectories"
+    with pytest.raises(ConfigError, match=f"{short}, or several of them.$"):
         check(config(tmp_path, {"w": {"file": str(file), "task": WAVES, "split": split}}))
     np.savez(tmp_path / "first.npz", u=np.random.default_rng(0).normal(size=(12, 1, 16)))
     first = {"name": "first", "dims": ["sample", "time", "x"], "fields": {"u": ["u"]}}

@@ -116,7 +116,7 @@ class Windows:
             if len(part.times) < (needed := self._back(part)) + targets and not part.task.steady:
                 raise DataError(
                     f"{part.origin}: has {counted(len(part.times), 'frame')}, too few for {counted(needed, 'frame')} "
-                    f"of context and {targets} after them; reduce time less or ask for less context."
+                    f"of context and {targets} after them; give longer trajectories, or ask for less context."
                 )
         chosen = draws or [None] * len(self.train)
         self.places = [Places(p, self._back(p), targets, d) for p, d in zip(self.train, chosen, strict=True)]

@@ -386,6 +386,8 @@ def fit(
         # Before anything is written.
         divided = [_split(source, screen) for source in sources]
         sets = _looked_at(sources, settings)
+        for words in (f"{here.task.name}: {note}" for here in sets for note in here.notes):
+            screen.say(words)
         files = {f"data.{task}.file": as_flag(path) for task, path in places.items()}
         request.config(files, sets)  # refuses settings that are wrong
         if not start.overwrite and any(path.exists() for path in (out / name, *places.values())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,8 +85,8 @@ def cut_in_time(source: Source, fractions: tuple[float, float, float]) -> tuple[
         if share > 0 and (not rows or min(len(cut.times_of(row)) for row in rows) < 2):
             raise DataError(
                 f"{source.path}: {counted(len(source), 'trajectory')} of {counted(min(source.lengths()), 'frame')} can "
-                f"be divided neither as they are nor in time, for {part} would have no two frames; make more or longer "
-                "ones."
+                f"be divided neither as they are nor in time, for {part} would have no two frames; give {len(PARTS)} "
+                f"trajectories, or {math.ceil(2 / share)} frames."
             )
     return cut, {part: ids for part, ids in parts.items() if ids}
 

@@ -166,6 +166,20 @@ def _images_there(config: RunConfig, sets: Sequence[Outline]) -> None:
         )
 
 
+def _where_short(config: RunConfig) -> str:
+    """What a trajectory without frames enough may be a piece of."""
+    return " in a part of its time" if any(entry.split.time for entry in config.data.values()) else ""
+
+
+def _longer(config: RunConfig, less: bool) -> str:
+    """What makes trajectories long enough, in words; `less` context or unroll where more than the least is asked for.
+    What no data set of the config leaves out is not spoken of."""
+    ways = ["reduce time less"] if any(entry.reduce.time > 1 for entry in config.data.values()) else []
+    ways += ["ask for less context or unroll"] if less else []
+    cut = any(entry.split.time for entry in config.data.values())
+    return ", or ".join([*ways, "give longer trajectories" + (", or several of them" if cut else "")])
+
+
 def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
     for data in sets:
         if not told_apart(data.task):
@@ -175,9 +189,9 @@ def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
         for back, ahead in sorted(needed):
             if data.frames < back + ahead and not data.task.steady:
                 raise ConfigError(
-                    f"{data.task.name}: has {counted(data.frames, 'frame')}, too few for "
-                    f"{counted(back, 'frame')} of context and {ahead} after them; reduce time less, or ask "
-                    "for less context or unroll."
+                    f"{data.task.name}: has {counted(data.frames, 'frame')}{_where_short(config)}, too few for "
+                    f"{counted(back, 'frame')} of context and {ahead} after them; "
+                    f"{_longer(config, less=back + ahead > 2)}."
                 )
         given = config.evaluation.given or 0
         if data.frames <= given and not data.task.steady:
