@@ -309,7 +309,7 @@ function startPage(engine) {
   /* -- what is asked -- */
   const question = () => ({
     simulator: play.task.simulator, task: play.task.name, state: play.start.state, frames: play.start.frames, inputs: play.start.inputs, shape: S(), params: { ...play.params },
-    dt: play.dt, steps: play.steps, ensemble: play.members, seed: play.seed, estimate: play.task.estimates,
+    dt: play.dt, steps: play.steps, ensemble: play.members, seed: play.seed, estimate: play.task.estimates && (!play.task.draws || play.members > 0), // of what draws, it takes a small ensemble
   });
   const contextFrame = () => play.start.state && play.start.state.slice((play.start.frames - 1) * cells() * C());
 
@@ -465,7 +465,7 @@ function startPage(engine) {
   $("pad").addEventListener("pointerdown", (event) => { painting = true; cross.shown = false; $("pad").setPointerCapture(event.pointerId); stroke(...padAt(event)); touched(); });
   $("pad").addEventListener("pointermove", (event) => { if (painting && document.querySelector("[name=tool]:checked").value === "brush") { stroke(...padAt(event)); touched(); } });
   for (const name of ["pointerup", "pointercancel"]) $("pad").addEventListener(name, () => { if (painting) { painting = false; rerun(); } });
-  $("pad").addEventListener("focus", () => { cross.shown = true; drawPad(); });
+  $("pad").addEventListener("focus", () => { cross.shown = $("pad").matches(":focus-visible"); drawPad(); });
   $("pad").addEventListener("blur", drawPad);
   $("pad").addEventListener("keydown", (event) => {
     const move = { ArrowLeft: [-0.04, 0], ArrowRight: [0.04, 0], ArrowUp: [0, 0.04], ArrowDown: [0, -0.04] }[event.key];
@@ -490,7 +490,7 @@ function startPage(engine) {
     const boxes = names.map((name) => figures[name].box);
     if (boxes.length !== parent.children.length || boxes.some((box, i) => parent.children[i] !== box)) parent.replaceChildren(...boxes);
     parent.classList.toggle("single", boxes.length === 1);
-    parent.dataset.count = String(boxes.length);
+    parent.dataset.count = String(boxes.length - (wide ? 1 : 0));
   }
   const flat = (values) => { // what of a frame is drawn: of three axes a slice
     const [nx, ny, nz] = S();
@@ -499,7 +499,7 @@ function startPage(engine) {
     return [(i, j) => values[offset + i * strides[axes[0]] + j * strides[axes[1]]], [S()[axes[0]], S()[axes[1]]], axes];
   };
   let spans = {}, spansOf = -1;
-  const spanOf = (name, arrays, base) => { if (spansOf !== play.runs) { spans = {}; spansOf = play.runs; } const here = extent(...arrays), known = spans[name] || base || here; return (spans[name] = [Math.min(known[0], here[0]), Math.max(known[1], here[1])]); };
+  const spanOf = (name, arrays, base) => { if (spansOf !== play.runs) { spans = {}; spansOf = play.runs; } if (!arrays.some((array) => array?.length)) return spans[name] || base || [0, 1]; const here = extent(...arrays), known = spans[name] || base || here; return (spans[name] = [Math.min(known[0], here[0]), Math.max(known[1], here[1])]); };
   const mapIn = (there, values, scale) => { const [at, shape, axes] = flat(values); return drawMap(there.canvas, { at, shape, box: axes.map((k) => play.task.box[k]), labels: axes.map((k) => play.task.axes[k]), scale }); };
 
   function drawFrames() {
