@@ -362,6 +362,7 @@ def test_fit_takes_the_size_that_the_minutes_have_room_for_unless_it_is_told_one
             (config,) = begun.value.args
             stage = config.stage("operator")
             assert (config.model.part("operator").size, stage.train.lr, stage.batch) == expected
+            assert config.tune == ("auto" if minutes > 1 and "model.operator.width" not in told else None)
 
 
 @pytest.mark.parametrize("says", [None, ()])

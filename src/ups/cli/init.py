@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from ups.cli.places import Place
 from ups.screen import waiting
@@ -16,6 +19,7 @@ def init(
     minutes: float = 5.0,
     device: str = "auto",
     overwrite: bool = False,
+    try_: Annotated[bool, Parameter(name="--try", negative="")] = False,
 ) -> None:
     """Write a commented config for the data at hand, with a model and a batch that this machine can train.
 
@@ -37,10 +41,13 @@ def init(
         Where it will be trained: auto, cpu, cuda or cuda:N.
     overwrite
         Replace a config that is there.
+    try_
+        Write `tune: auto` too: the run then tries the next smaller and the next larger size for a tenth of its time,
+        and trains the one with the least validation error.
     """
     with waiting(f"reading {files[0]}" if files else "getting ready") as show_activity:
         from ups.jobs.recipe.proposal import propose
 
-        path, remarks = propose(files, task, out, minutes, device, overwrite, show_activity)
+        path, remarks = propose(files, task, out, minutes, device, overwrite, show_activity, race=try_)
     print(printable("\n".join(remarks)))
     print(path)

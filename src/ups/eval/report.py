@@ -27,7 +27,7 @@ from ups.eval.remarks import (
 from ups.eval.results import Cost, CurvePoint, DataFact, ResultRecord, Scored, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.scores import HEADLINE, SCORES
-from ups.eval.training_facts import DrawCount, StageFact
+from ups.eval.training_facts import DrawCount, StageFact, TrialFact
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
 from ups.run_files import REPORT, RESULTS
@@ -41,9 +41,9 @@ class Report:
     """Everything a run has to show: numbers with config fingerprint, data version, seed and protocol.
 
     `warnings` are what a reader must know before believing a number; `notes` are what else is worth knowing; `drawn` is
-    how often training drew each task, stage by stage; `stages` is what each stage took, and `learning` how it went;
-    `phases` are the run's parts with the seconds of each; `gates` are the bounds it had to keep; `simulators` the
-    SHA-256 of the files of those that were judged, by predictor.
+    how often training drew each task, stage by stage; `trials` are those of a race of sizes; `stages` is what each
+    stage took, and `learning` how it went; `phases` are the run's parts with the seconds of each; `gates` are the
+    bounds it had to keep; `simulators` the SHA-256 of the files of those that were judged, by predictor.
     """
 
     title: str
@@ -57,6 +57,7 @@ class Report:
     on: str = "on trajectories not seen in training"
     drawn: tuple[DrawCount, ...] = ()
     stages: tuple[StageFact, ...] = ()
+    trials: tuple[TrialFact, ...] = ()
     phases: tuple[tuple[str, float], ...] = ()
     gates: tuple[Gate, ...] = ()
     learning: tuple[LearningCurve, ...] = ()
@@ -198,6 +199,7 @@ class Report:
             page.sections.append(sections.refinement_section(self.tasks, self.find))
         page.sections += [sections.learning_section(self.learning)] if self.learning else []
         page.sections.append(sections.cost_section(self.tasks))
+        page.sections += [sections.trials_section(self.trials)] if self.trials else []
         page.sections += [sections.stages_section(self.stages)] if self.stages else []
         page.sections += [sections.phases_section(self.phases)] if self.phases else []
         page.sections.append(sections.data_section(self.data))

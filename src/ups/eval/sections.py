@@ -18,7 +18,7 @@ from ups.eval.remarks import percent
 from ups.eval.results import DataFact, ResultRecord, Scored, TaskResult, times_of
 from ups.eval.rollout import Evaluation
 from ups.eval.scores import SCORES
-from ups.eval.training_facts import DrawCount, StageFact
+from ups.eval.training_facts import DrawCount, StageFact, TrialFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array, Table, counted
 
@@ -140,6 +140,17 @@ def cost_section(tasks: Sequence[TaskResult]) -> Section:
             rows.append((e.predictor, e.task.name, f"{c.params:,}", *spent, c.device))
     text = "What training took. A predictor that serves several tasks was trained once, for all of them together."
     return Section("Cost", text, tuple(rows))
+
+
+def trials_section(trials: Sequence[TrialFact]) -> Section:
+    """The race of sizes before the training."""
+    rows: list[tuple[str, ...]] = [("size", "share of the budget", "steps", "seconds", "validation error", "")]
+    rows += [
+        (t.size, f"{t.share:.1%}", f"{t.steps:,}", number(t.seconds), number(t.error), "chosen" if t.chosen else "")
+        for t in trials
+    ]
+    text = "Short trainings of several sizes on these data, before the long one. Test data have no part in the choice."
+    return Section("The race of sizes", text, tuple(rows))
 
 
 def stages_section(stages: Sequence[StageFact]) -> Section:

@@ -43,6 +43,19 @@ class DrawCount:
 
 
 @dataclass(frozen=True)
+class TrialFact:
+    """A short training of a size before the long one: the share of the budget that it had, the steps and seconds that
+    it took, and its validation error; whether its size was chosen by it."""
+
+    size: str
+    share: float
+    steps: int
+    seconds: float
+    error: float  # inf: it diverged
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
 class StageFact:
     """What a stage of training took: learnt numbers, steps, wall seconds, and the best score of its validations."""
 

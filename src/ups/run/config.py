@@ -159,6 +159,9 @@ class RunConfig(HomedConfig):
     train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000))
     """Budget and optimizer of all stages. What is written here takes the place of what a stage has by default; the
     `train` of a stage says what differs there."""
+    tune: Literal["auto"] | None = None
+    """auto: spend a tenth of the operator's budget on short trainings of its size, the next smaller and the next larger
+    one, and train the one with the least validation error; null: train what the config says."""
     batch: int = Field(default=32, ge=1)
     """Windows per step, in all stages that say no other."""
     batches: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
@@ -265,6 +268,28 @@ class RunConfig(HomedConfig):
             made.add(stage.makes)
         if FORECASTER not in made and self.start_from is None:
             raise ValueError(f"the plan makes no part '{FORECASTER}', so nothing would be predicted; add its stage.")
+        return self
+
+    @model_validator(mode="after")
+    def _tunable(self) -> RunConfig:
+        if self.tune is None:
+            return self
+        network = self.model.part(FORECASTER)
+        for key in ("width", "depth", "heads"):
+            if getattr(network, key) is not None:
+                raise ValueError(
+                    f"tune is auto, which tries named sizes, and model.{FORECASTER}.{key} is given; leave one out."
+                )
+        if self.start_from is not None:
+            raise ValueError(
+                "tune is auto, which tries sizes, and start_from goes on with a network that has its size; leave one "
+                "out."
+            )
+        if self.dist.strategy == "fsdp":
+            raise ValueError(
+                "tune is auto, and dist.strategy is fsdp, whose ranks hold parts of a network that cannot be put "
+                "together again after a trial; use ddp, or leave tune out."
+            )
         return self
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from ups.eval.report import Report
 from ups.heartbeat import Pulse
 from ups.metrics_log import Jsonl
 from ups.models import Simulator
+from ups.models.config import FORECASTER
 from ups.models.inherit import inherit, rebuilt
 from ups.progress import Screen
 from ups.run.allowance import Allowance, Waiting
@@ -36,10 +37,12 @@ from ups.run.judging.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
 from ups.run.preflight import look_ahead, prepare_data
+from ups.run.race import sized, stage_of
 from ups.run.rank_place import Alone as Alone
 from ups.run.rank_place import RankPlace
 from ups.run.start import ANEW, Start
 from ups.run.training import StageTraining, TrainedStage, learnt_in, stage_facts
+from ups.run.trials import Trials, trials_in
 from ups.rundir import RunDir, RunPlace
 from ups.wings import Opening, around, opening
 
@@ -231,6 +234,11 @@ class Run:
             simulator.idle = frozenset(later)
             if learnt:
                 self.identity.require_unchanged_for(dist)
+            if config.tune is not None and name == stage_of(config):
+                with self.phases("race"):
+                    simulator, training = self.raced(simulator, training, learnt)
+                config = training.config
+                simulator.idle = frozenset(later)
             with self.phases(f"stage {name}"), self.journal("train", name) as mark:
                 if newest_whole(folder.checkpoints(name)) is not None:
                     mark.result = "resumed"
@@ -259,6 +267,28 @@ class Run:
         with self.phases("timing"):
             return Allowance(self.config, Waiting.measured(self.config, simulator, self.sets), began, minutes)
 
+    def raced(
+        self, simulator: Simulator, training: StageTraining, learnt: Collection[str]
+    ) -> tuple[Simulator, StageTraining]:
+        """The untrained simulator of the size that wins the race, with the parts of `simulator` that stages have
+        `learnt`, and how it is trained. What is decided is never decided again. All ranks must ask."""
+        dist, own = training.dist, self.config.model.part(FORECASTER).size
+        trials = Trials(training, self.journal, lambda config: self._resized(simulator, config, learnt, dist)).race(own)
+        chosen, spent = next(trial.size for trial in trials if trial.chosen), sum(trial.share for trial in trials)
+        config = sized(self.config, chosen, dist.device.type, 1 - spent)
+        if chosen != own:
+            self.screen.say(f"the race of sizes is won by {chosen}; the config says {own}.")
+            simulator = self._resized(simulator, config, learnt, dist)
+        return simulator, dataclasses.replace(training, config=config)
+
+    def _resized(self, simulator: Simulator, config: RunConfig, learnt: Collection[str], dist: Dist) -> Simulator:
+        """An untrained simulator of a config, with the parts of another that stages have `learnt`."""
+        other = self.untrained(dist, config=config)
+        for part in (self.config.stages[name].makes for name in learnt):
+            other.replace(part, simulator.parts[part])
+        other.idle = simulator.idle
+        return other
+
     def calibrate(self) -> None:
         """Fit on validation data how far the simulator that training has left can be believed, and write it anew."""
         self.identity.require_unchanged()
@@ -278,18 +308,19 @@ class Run:
             outcomes = {name: row.outcome for name, row in learnt.items()}
             report = judge(config, simulator, self.sets, outcomes, dist.device, self.screen, champion=champion)
         self.identity.settle_exams()
-        return dataclasses.replace(report, stages=stage_facts(config, simulator, outcomes))
+        trials = trials_in(self.journal) if config.tune is not None else ()
+        return dataclasses.replace(report, stages=stage_facts(config, simulator, outcomes), trials=trials)
 
-    def untrained(self, dist: Dist, only: str = "") -> Simulator:
+    def untrained(self, dist: Dist, only: str = "", config: RunConfig | None = None) -> Simulator:
         """The simulator before training, of which this rank holds what it needs: for all stages, or for the one that
-        makes the part `only`.
+        makes the part `only`. `config`: with networks of another size than the run's config says.
 
         What is to be sharded is whole on rank 0 alone, in host memory, and without memory on the others: were it made
         on each, a machine with eight ranks would need eight times the room, and drawing each tensor where it goes
         would give other weights than one process draws. Where the plan does not train the last parts in their order,
         one that is empty would be needed before its stage fills it; then all are whole everywhere.
         """
-        config, sharded = self.config, dist.config.strategy == "fsdp"
+        config, sharded = config or self.config, dist.config.strategy == "fsdp"
         made = [stage.makes for stage in config.stages.values()]
         names = parts_of(config, self.parent)
         later = made if sharded and names[-len(made) :] == made else []

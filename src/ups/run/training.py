@@ -98,6 +98,7 @@ class StageTraining:
     pulse: Pulse | None = None
     traced: int = 0  # steps of which each rank leaves a trace
     limit: int | None = None  # the largest microbatch that an earlier start of this run has found to fit in memory
+    apart: Path | None = None  # where the checkpoints of a trial are kept, not among those of the run
 
     def learn(
         self, stage: Stage, inherited: Collection[str] = (), seconds: float | None = None
@@ -116,8 +117,9 @@ class StageTraining:
         validations = validations_of(state, [data.task.name for data in sets], config.mix, ahead)
         windows = windows_of(config, sets, settings, dist, encoded, validations)
         dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
-        second = None if config.second_copy is None else self.folder.copies(Path(config.second_copy), name)
-        place = (self.folder.checkpoints(name), dist.rank, dist.world, dist.saver)
+        copied = config.second_copy if self.apart is None else None
+        second = None if copied is None else self.folder.copies(Path(copied), name)
+        place = (self.apart or self.folder.checkpoints(name), dist.rank, dist.world, dist.saver)
         say = self.screen.say
         store = CheckpointStore(*place, say=say, second=second)
 

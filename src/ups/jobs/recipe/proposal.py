@@ -34,8 +34,10 @@ def propose(
     device: str,
     overwrite: bool,
     activity: Callable[[str], None],
+    race: bool = False,
 ) -> tuple[Path, list[str]]:
-    """Write a config for `files` that trains for `minutes` on `device`; its path, and what there is to say of it."""
+    """Write a config for `files` that trains for `minutes` on `device`, after a `race` of sizes or without one; its
+    path, and what there is to say of it."""
     if out.exists() and not overwrite:
         raise ConfigError(f"{out}: is there already; choose another --out, or replace it with --overwrite.")
     if not minutes > 0:
@@ -51,7 +53,7 @@ def propose(
 
     prices = Pricing(lambda size, batch: load(run_config(), None, dotted(settings_of(size, batch))), here)
     choice = prices.choose(60 * minutes)
-    settings = settings_of(choice.size, choice.batch, choice.precision)
+    settings = settings_of(choice.size, choice.batch, choice.precision) | ({"tune": "auto"} if race else {})
     bill, step, free = prices.bills[choice.size, choice.batch], choice.price.seconds, prices.free
     head = _header(sets, bill, step, minutes, free, here.type, out, faults)
     if bill.needed > free:
@@ -154,6 +156,7 @@ NOTES = {
     "batch": "windows in a step, of every stage",
     "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",
     "lr": "the highest learning rate; lower it where the loss rises",
+    "tune": "a tenth of the time goes to short trainings of this size and its neighbours; the best is trained",
     "precision": "large networks take their steps sooner in it on this GPU",
 }
 
