@@ -16,7 +16,7 @@ MSH = b"$MeshFormat\n4.1 0 8\n$EndMeshFormat\n$Nodes\n0 0 0 0\n$EndNodes\n"
 LEGACY = "# vtk DataFile Version 3.0\nflow\nASCII\nDATASET {}\nDIMENSIONS 2 2 1\n"
 OF_A_GRID, OF_A_MESH = (
     "which is not read yet; write its arrays",
-    "its cells lie on no grid; put its fields on a uniform",
+    "write its `points`, its `cells` and the fields",
 )
 
 

@@ -17,8 +17,8 @@ from ups.types import Array, DataError, Grid
 Box = tuple[float, float]
 # The end of a sentence that refuses a mesh, points or particles.
 TO_GRID = (
-    "which ups does not read yet; interpolate the fields to a uniform grid (for example by scipy.interpolate.griddata) "
-    "and write them with numpy.savez"
+    "which is read where an array `points` says in a row for each where they lie; particles, which move, are not: "
+    "interpolate their fields to a uniform grid"
 )
 UNITS = {"Y": "years", "M": "months", "W": "weeks", "D": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 UNITS |= {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}

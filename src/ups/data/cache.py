@@ -202,11 +202,17 @@ class Latents:
     `window` gives tokens of context and targets, float32 whatever they are stored in; the frames of the context are
     left out, those of the targets come from `truth` where a loss needs them. All processes share what is read through
     the system's page cache; a process keeps nothing of it for itself. With `seals`, only files that were verified are
-    read.
+    read. Frames on points lie on a `grid` that the cache does not hold.
     """
 
     def __init__(
-        self, folder: Path, key: Key, task: TaskSpec, truth: Trajectories | None = None, seals: Seals | None = None
+        self,
+        folder: Path,
+        key: Key,
+        task: TaskSpec,
+        truth: Trajectories | None = None,
+        seals: Seals | None = None,
+        grid: Grid | None = None,
     ) -> None:
         manifest = read_manifest(folder)
         check_key(folder, manifest, key)
@@ -221,7 +227,8 @@ class Latents:
         self.times, self.lengths = self.clock.times, self.clock.lengths
         self.shape: tuple[int, ...] = tuple(manifest["shape"])
         bounds = tuple((float(low), float(high)) for low, high in manifest["bounds"])
-        self.grid = Grid(self.shape, tuple(manifest["periodic"]), bounds, tuple(manifest["corner"]))
+        cells = Grid(self.shape, tuple(manifest["periodic"]), bounds, tuple(manifest["corner"]))
+        self.grid = cells if grid is None else grid
         self.truth = truth or NoFrames(self.shape)
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
         self._seals = dict(seals or {})

@@ -12,8 +12,7 @@ from ups.run_files import is_run
 from ups.types import DataError
 
 ARRAYS = "its arrays with numpy.savez, and describe their axes in a file for --task"
-FLAT = "put its fields on a uniform grid (scipy.interpolate.griddata)"
-MESH = f"which is not read yet, for its cells lie on no grid; {FLAT}, write {ARRAYS} (`dims: [sample, time, x, y]`)"
+MESH = "which is not read yet; write its `points`, its `cells` and the fields (sample, time, point) with numpy.savez"
 GRID = f"which is not read yet; write {ARRAYS} (`dims: [sample, time, x, y, z]`)"
 SIGNATURES = {
     b"\x89PNG": "a PNG picture",

@@ -54,11 +54,12 @@ def _neuralop(kind: str) -> Baseline:
 
         library()
 
-    return Baseline(make, require)
+    return Baseline(make, require, lambda task: task.domain == "grid")
 
 
 def _linear() -> Baseline:
-    """Least squares on neighbouring cells; not for steady states, which depend on inputs everywhere."""
+    """Least squares on neighbouring cells, which points do not have; not for steady states, which depend on inputs
+    everywhere."""
 
     def make(task: TaskSpec, context: int, _: int) -> TrainedPredictor:
         from ups.eval.linear import LinearBaseline
@@ -69,7 +70,13 @@ def _linear() -> Baseline:
         "linear: a linear model of neighbouring cells in the given frames, by least squares on some of the training "
         "data, or of the modes of whole fields where there are few trajectories, as validation data choose"
     )
-    return Baseline(make, lambda: None, lambda task: not task.steady, f"{about}; for tasks that change in time.", True)
+    return Baseline(
+        make,
+        lambda: None,
+        lambda task: not task.steady and task.domain == "grid",
+        f"{about}; for tasks that change in time.",
+        True,
+    )
 
 
 BUILT_IN: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno"), "linear": _linear()}

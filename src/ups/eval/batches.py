@@ -17,7 +17,7 @@ from ups.eval.metrics import Errors, measure
 from ups.eval.spectra import spectrum
 from ups.eval.trajectories import mark_of
 from ups.tensors import Window
-from ups.types import Array, ConfigError, TaskSpec
+from ups.types import Array, ConfigError, Grid, Points, TaskSpec
 
 THREADS = min(8, os.cpu_count() or 1)  # that measure errors while the next batch is predicted
 Measured = tuple[Errors, Array | None, list[str]]
@@ -32,7 +32,7 @@ class Example:
     truth: Array
     prediction: Array
     times: Array
-    box: tuple[float, ...]
+    grid: Grid
     mask: Array | None = None
 
 
@@ -58,12 +58,12 @@ class BatchParts:
 
     def add(self, window: Window, predicted: Tensor, pool: ThreadPoolExecutor) -> None:
         """Begin to measure a batch; the oldest are waited for, so that only a few are in memory."""
-        dt, mask = _numpy(window.dt), None if window.mask is None else window.mask.cpu().numpy()
+        dt, mask = _numpy(window.dt), None if window.weights is None else window.weights.cpu().numpy()
         for i in range(min(self.count - len(self.examples), len(window))):
             times = dt[i] * np.arange(1, predicted.shape[1] + 1) if dt.ndim == 1 else dt[i].cumsum()
             name = window.ids[i] if window.ids else str(i)
-            truth, own = _numpy(window.targets[i]), None if mask is None else mask[i]
-            self.examples.append(Example(name, truth, _numpy(predicted[i]), times, window.grid.lengths, own))
+            truth, own = _numpy(window.targets[i]), None if window.mask is None else window.mask[i].cpu().numpy()
+            self.examples.append(Example(name, truth, _numpy(predicted[i]), times, window.grid, own))
         self.dt.append(dt)
         self.params.append(_numpy(window.params))
         self.ids += window.ids
@@ -106,7 +106,7 @@ def _measured(predicted: Tensor, window: Window, dt: Array, mask: Array | None, 
     frames, true = (_numpy(x, torch.promote_types(x.dtype, torch.float32)) for x in (predicted, window.targets))
     errors = measure(frames, true, dt, mask=mask, usual=usual)
     marks = [mark_of(window, i, usual is not None) for i in range(len(window))]
-    if not (good := ~errors.diverged).any():
+    if not (good := ~errors.diverged).any() or isinstance(window.grid, Points):
         return errors, None, marks
     last = frames[:, -1] if mask is None else np.where(np.expand_dims(mask, -1), frames[:, -1], true[:, -1])
     return errors, np.stack([spectrum(true[good, -1]), spectrum(last[good])]), marks

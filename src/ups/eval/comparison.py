@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ups.eval.nrmse import rms
+from ups.eval.nrmse import is_weight, rms
 from ups.eval.spectra import pdebench_power
 from ups.types import Array, ConfigError
 
@@ -22,8 +22,9 @@ class Comparison:
 
     `dt` is the time between frames, one number or `(N,)`, or that of each step, `(N, T)`. `box` is the length of each
     axis and scales the spectral error only; 1 by default, as in PDEBench's published runs. `mask (N, *S)` is true where
-    a cell counts: in the others prediction and truth are 0, and `mean` leaves them out. `usual (C,)` are sizes of
-    channels in training, with which quiet frames are compared. Tables are `(N, T, C)`.
+    a cell counts: in the others prediction and truth are 0, and `mean` leaves them out. Of points it holds what each
+    counts. `usual (C,)` are sizes of channels in training, with which quiet frames are compared. Tables are
+    `(N, T, C)`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Comparison:
 
     def join(self, pieces: Sequence[Comparison]) -> None:
         """Take over what was computed of all pieces."""
-        for name in ("broken", "rmse", "norm", "true_variance", "lost", "power", "correlation"):
+        for name in ("broken", "rmse", "norm", "lost", "power", "correlation"):
             if pieces and all(name in vars(piece) for piece in pieces):
                 vars(self)[name] = np.concatenate([getattr(piece, name) for piece in pieces])
 
@@ -82,7 +83,16 @@ class Comparison:
         """The mean over the cells that count of `values (N, T, *S, C)`, which are 0 in the others."""
         if self.mask is None:
             return np.asarray(values.mean(self.space))
-        return np.asarray(values.sum(self.space) / self.cells)
+        return np.asarray(self._weighed(values).sum(self.space) / self.cells)
+
+    @property
+    def scattered(self) -> bool:
+        """Whether values lie at points, each of which counts as much as its volume."""
+        return is_weight(self.mask)
+
+    def _weighed(self, values: Array) -> Array:
+        """`values (N, T, *S, C)`, each as many times as it counts."""
+        return values * np.expand_dims(self.mask, (1, -1)) if self.mask is not None and self.scattered else values
 
     @cached_property
     def cells(self) -> Array:
@@ -101,7 +111,7 @@ class Comparison:
         """Over the cells that count, unbiased."""
         if self.mask is None:
             return np.asarray(values.var(self.space, ddof=1))
-        return np.asarray((self.deviation(values) ** 2).sum(self.space) / np.maximum(self.cells - 1, 1))
+        return np.asarray(self._weighed(self.deviation(values) ** 2).sum(self.space) / np.maximum(self.cells - 1, 1))
 
     @cached_property
     def broken(self) -> Array:
@@ -132,11 +142,6 @@ class Comparison:
         """Root mean square of the truth over space."""
         return rms(self.true, self.mask)
 
-    @cached_property
-    def true_variance(self) -> Array:
-        """That of the truth over space."""
-        return self.variance(self.true)
-
     @property
     def empty(self) -> Array:
         """Where a channel is zero in all frames, true and predicted, `(N, C)`: nothing is to foretell there."""
@@ -144,14 +149,17 @@ class Comparison:
 
     @cached_property
     def power(self) -> Array:
-        """Power of the error per wavenumber, `(N, T, wavenumbers, C)`."""
+        """Power of the error per wavenumber, `(N, T, wavenumbers, C)`; points have no wavenumbers."""
+        if self.scattered:
+            return np.zeros((*self.table_shape[:2], 0, self.table_shape[2]))
         return pdebench_power(self.error, self.box)
 
     @cached_property
     def correlation(self) -> Array:
         """Pearson's over space; where a field is constant: 1 if it is met exactly, otherwise 0. 0 where broken."""
         p, q = (self.deviation(x) for x in (self.predicted, self.true))
-        value = (p * q).sum(self.space) / np.sqrt((p**2).sum(self.space) * (q**2).sum(self.space))
+        squares = (self._weighed(x**2).sum(self.space) for x in (p, q))
+        value = self._weighed(p * q).sum(self.space) / np.sqrt(math.prod(squares))
         value = np.where(np.isfinite(value), value, np.where(self.rmse == 0, 1.0, 0.0))
         return np.where(self.broken, 0.0, value)
 

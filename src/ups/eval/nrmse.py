@@ -25,11 +25,16 @@ def over_tasks(errors: Collection[float]) -> float:
 
 def over_cells(values: Values, mask: Values | None = None) -> Values:
     """Mean over space of `(N, T, *S, C)`, numpy or torch: one number per sample, frame and channel, `(N, T, C)`; over
-    the cells of `mask (N, *S)` alone, where one is given. NaN where a cell that counts is."""
+    the cells of `mask (N, *S)` alone, each as much as it counts there, where one is given. NaN where one of them is."""
     n, t, *space, c = values.shape
     count = math.prod(space) if mask is None else mask.reshape(n, 1, -1, 1).sum(2).clip(1)
     means: Values = _counted(values, mask).reshape(n, t, -1, c).sum(2) / count
     return means
+
+
+def is_weight(mask: Array | Tensor | None) -> bool:
+    """Whether a mask says how much each cell counts, as of points, and not only whether it does."""
+    return mask is not None and "float" in str(mask.dtype)
 
 
 def rms(values: Values, mask: Values | None = None) -> Values:
@@ -133,8 +138,12 @@ def _where(condition: Values, values: Values, other: Values | float) -> Values:
 
 
 def _counted(values: Values, mask: Values | None) -> Values:
-    """`values (N, T, *S, C)`, and 0 in cells that do not count, whatever is there."""
-    return values if mask is None else _where(mask.reshape(len(mask), 1, *mask.shape[1:], 1), values, 0.0)
+    """`values (N, T, *S, C)`, and 0 in cells that do not count, whatever is there; each as many times as it counts,
+    where `mask` holds numbers."""
+    if mask is None:
+        return values
+    cells: Values = mask.reshape(len(mask), 1, *mask.shape[1:], 1)
+    return values * cells if is_weight(mask) else _where(cells, values, 0.0)
 
 
 def _rms_in_units(values: Values, mask: Values | None) -> Values:

@@ -20,7 +20,8 @@ from ups.eval.rollout import Evaluation
 from ups.eval.scores import SCORES
 from ups.eval.training_facts import DrawCount, StageFact, TrialFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
-from ups.types import Array, Table, counted
+from ups.pages.rasters import Raster
+from ups.types import Array, Points, Table, counted
 
 DEPARTS = 2  # times the truth's power, or as many times less, from which a spectrum departs
 FAINT = 1e-9  # share of the power of all wavenumbers, under which one does not count
@@ -279,11 +280,16 @@ def _film(ours: Evaluation, example: Example, fan: Fan | None) -> Film:
     values = (example.truth, example.prediction if fan is None else fan.mean)
     times, channels = example.times, ours.task.channels
     if ours.task.ndim > 1:
-        wide = None if fan is None else fan.spread
+        wide, mask = None if fan is None else fan.spread, example.mask
         lows = [low for low, _ in ours.task.bounds]
-        x, y = ((low, low + length) for low, length in zip(lows[:2], example.box[:2], strict=True))
-        return film_forecast_maps(*values, times, channels, alt, mask=example.mask, spread=wide, bounds=(x, y))
+        x, y = ((low, low + length) for low, length in zip(lows[:2], example.grid.lengths[:2], strict=True))
+        if isinstance(example.grid, Points):
+            raster = Raster.of(example.grid)
+            truth, ahead = map(raster.image, values)
+            values, mask, (x, y) = (truth, ahead), raster.mask, example.grid.bounds[:2]
+            wide = None if wide is None else raster.image(wide)
+        return film_forecast_maps(*values, times, channels, alt, mask=mask, spread=wide, bounds=(x, y))
     cells = example.truth.shape[1]
-    x = ours.task.bounds[0][0] + (np.arange(cells) + 0.5) * example.box[0] / cells
+    x = ours.task.bounds[0][0] + (np.arange(cells) + 0.5) * example.grid.lengths[0] / cells
     bands = None if fan is None else fan.bands
     return film_forecast_lines(*values, x, times, channels, alt, mask=example.mask, bands=bands)

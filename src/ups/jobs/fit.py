@@ -320,6 +320,11 @@ def _places(sources: Sequence[Source], folder: Path) -> dict[str, Path]:
 
 def _split(source: Source, screen: Screen) -> tuple[Source, Mapping[str, Sequence[str]]]:
     """The trajectories to write and those of each part; refused are parameters and masks that say nothing."""
+    if source.task.domain != "grid":
+        raise ConfigError(
+            f"{source.task.name}: {source.grid.words} are learnt from a file: write them with "
+            "numpy.savez('data.npz', points=…, u=…), and call ups.fit('data.npz')."
+        )
     alike(source, source.ids, Reduction())
     if too_few_to_divide(source):
         screen.say(TOO_FEW)

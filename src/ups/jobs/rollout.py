@@ -13,6 +13,7 @@ import torch
 
 from ups.data.source import Source, SourceFacts
 from ups.data.trajectories import Trajectories
+from ups.data.write_points import write_points
 from ups.data.write_well import HEAD_BYTES, bytes_of, check_room, write_file
 from ups.files import check_writing, writing
 from ups.models import Simulator, artifact
@@ -38,7 +39,7 @@ def rollout(
     overwrite: bool = False,
 ) -> Path:
     """Continue the first `samples` trajectories of a file by `steps` frames; write and return `out`: a file of The
-    Well's layout with the frames that were given and those after them."""
+    Well's layout with the frames that were given and those after them; of points plain arrays in HDF5."""
     if steps < 1 or samples < 1:
         raise ConfigError("steps and samples must be at least 1.")
     if out.exists() and source_path.exists() and out.samefile(source_path):
@@ -58,7 +59,7 @@ def rollout(
             say(f"the first {samples} of the {len(source)} trajectories of {source_path}; --samples asks for more.")
         spacing = simulator.ranges()[spec.name]["dt"][0]
         parts = each_spaced(source, source.ids[:samples], spacing, None)  # each thinned by the times of its own
-        if len({(part.grid.shape, part.grid.bounds, part.grid.periodic) for part in parts}) > 1:
+        if len({part.grid.kind for part in parts}) > 1:
             raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
         back, shortest = simulator.looks_back(spec.name), min(int(part.lengths.min()) for part in parts)
         context = max(back, min(simulator.context, shortest))
@@ -81,12 +82,20 @@ def rollout(
             pieces.append(_continued(source_path, part, window, answer.frames[0].cpu(), params or {}))
         continued = Continued.joined(pieces, source.ids)
     with writing(out, "choose another --out") as beside:
-        write_file(continued, beside, spec.name)
+        _write(continued, beside)
         with h5py.File(beside, "a") as file:
             file.attrs["ups_simulator"] = str(simulator.provenance.get("config", ""))
             file.attrs["ups_given_frames"] = 0 if spec.steady else context
             file.attrs["ups_left_range_at"] = [left[name] or 0 for name in continued.ids]
     return out
+
+
+def _write(continued: Continued, path: Path) -> None:
+    """Write trajectories on a grid in The Well's layout, others as plain arrays."""
+    if continued.task.domain == "grid":
+        write_file(continued, path, continued.task.name)
+    else:
+        write_points(continued, path)
 
 
 def _window(simulator: Simulator, part: Trajectories, context: int, steps: int, say: Callable[[str], None]) -> Window:

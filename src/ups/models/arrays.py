@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ups.masks import fill, unmasked
 from ups.models.labels import Labels, is_labelled, unlabelled
-from ups.types import Array, ConfigError, TaskSpec, counted
+from ups.types import Array, ConfigError, Points, TaskSpec, counted
 
 # Cells of an axis of space, under which an array is not taken for samples of a task of one channel.
 FEWEST = 4
@@ -62,23 +62,30 @@ class Given:
         names: tuple[str, ...],
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        points: Points | None = None,
     ) -> Given:
-        """`names` are those of its channels; the task's mask may be left out of them."""
+        """`names` are those of its channels; the task's mask may be left out of them. Values may lie at `points`."""
+        ndim = task.ndim if points is None else len(points.shape)
         counts = (len(names), len(names) - 1) if task.mask in names and len(names) > 1 else (len(names),)
         labels = None
         if isinstance(source, Mapping):
             last = f", whose last axis holds {', '.join(names)}" if len(names) > 1 else ""
             raise ConfigError(f"{what} is a dict; give one array{last}.")
+        if is_labelled(source) and points is not None:
+            raise ConfigError(f"{what} lies at points and is an xarray; give its values as a plain array, `.values`.")
         if is_labelled(source):
             array, labels = unlabelled(source, what, task, names)
             x, batched, flat = tensor_of(array, what, device, dtype), labels.batch is not None, labels.flat
         else:
-            x, batched, flat = _arranged(tensor_of(source, what, device, dtype), task.ndim, counts)
-        if x.ndim != task.ndim + 3 or x.shape[-1] not in counts:
+            x, batched, flat = _arranged(tensor_of(source, what, device, dtype), ndim, counts)
+        if points is not None and x.ndim == ndim + 3 and tuple(x.shape[2:-1]) != points.shape:
+            raise ConfigError(f"{what} has {x.shape[2]} values, and at=… says where {points.words} lie; give as many.")
+        if x.ndim != ndim + 3 or x.shape[-1] not in counts:
+            elsewhere = "" if task.domain == "grid" else "; where values lie at points, at=… says where these are"
             c, shape = counts[0], tuple(np.shape(source)) if labels is None else tuple(array.shape)
             raise ConfigError(
-                f"{what} has {counted(task.ndim, 'axis')} and the channels {', '.join(names)}, so it is (*S, {c}), "
-                f"(B, *S, {c}) or (B, K, *S, {c}), not {shape}."
+                f"{what} has {counted(ndim, 'axis')} and the channels {', '.join(names)}, so it is (*S, {c}), "
+                f"(B, *S, {c}) or (B, K, *S, {c}), not {shape}{elsewhere}."
             )
         if not x.numel():
             raise ConfigError(f"{what} is empty, {tuple(x.shape)}; give at least one frame and cell.")
@@ -125,12 +132,18 @@ def _arranged(x: Tensor, ndim: int, counts: tuple[int, ...]) -> tuple[Tensor, bo
     return x.unsqueeze(1) if x.ndim == ndim + 2 else x, batched, flat
 
 
-def state_of(source: Any, task: TaskSpec, device: torch.device) -> Given:
-    """The initial state of a task."""
-    return Given.of(source, f"the initial state of {task.name}", task, task.channels, device)
+def state_of(source: Any, task: TaskSpec, device: torch.device, points: Points | None = None) -> Given:
+    """The initial state of a task, on a grid or at `points`."""
+    return Given.of(source, f"the initial state of {task.name}", task, task.channels, device, points=points)
 
 
-def inputs_of(source: Any, task: TaskSpec, device: torch.device, dtype: torch.dtype = torch.float32) -> Given | None:
+def inputs_of(
+    source: Any,
+    task: TaskSpec,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    points: Points | None = None,
+) -> Given | None:
     """What drives a task; None where nothing does, or where it is the mask alone and was left out."""
     if source is None and task.given in ((), (task.mask,)):
         return None
@@ -138,7 +151,7 @@ def inputs_of(source: Any, task: TaskSpec, device: torch.device, dtype: torch.dt
         names = ", ".join(task.given)
         fact = f"is driven by {names}; give inputs=…" if names else "has no inputs; leave inputs out"
         raise ConfigError(f"{task.name} {fact}.")
-    inputs = Given.of(source, f"the input of {task.name}", task, task.given, device, dtype)
+    inputs = Given.of(source, f"the input of {task.name}", task, task.given, device, dtype, points)
     if inputs.values.shape[1] != 1:
         raise ConfigError(f"the inputs {', '.join(task.given)} of {task.name} do not change in time; give one frame.")
     return inputs

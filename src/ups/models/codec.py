@@ -25,8 +25,9 @@ from ups.models.grids import (
 )
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import seen_from
+from ups.models.scattered import at_points, on_grid
 from ups.tensors import LatentState, TaskStatistics
-from ups.types import ConfigError, Grid, TaskSpec, counted
+from ups.types import ConfigError, Grid, Points, TaskSpec, counted
 
 # Tokens that `encode_alike` makes at once, per kind of device; where none are named, as many as it is given.
 PIECES = {"cuda": 16384}
@@ -128,7 +129,7 @@ class Codec(Part):
     def encode(self, frames: Tensor, task: TaskSpec | str, grid: Grid) -> LatentState:
         """Frames `(B, *S, C)` on any grid of the task's box to tokens `(B, *G, D)`."""
         spec = self.task(task)
-        if frames.ndim != spec.ndim + 2 or frames.shape[-1] != len(spec.channels):
+        if frames.ndim != len(grid.shape) + 2 or frames.shape[-1] != len(spec.channels):
             wanted = f"{counted(spec.ndim, 'axis')} and the channels {', '.join(spec.channels)}"
             raise ConfigError(f"{spec.name} has {wanted}; frames of shape {tuple(frames.shape)} do not fit (B, *S, C).")
         x = self._on_own_grid(self.statistics_of(spec)(frames), spec, grid)
@@ -141,11 +142,15 @@ class Codec(Part):
     def _on_own_grid(self, x: Tensor, task: TaskSpec, grid: Grid) -> Tensor:
         own = self.shapes[task.name]
         check_finer(math.prod(own), math.prod(grid.shape), task.name)
+        if isinstance(grid, Points):
+            return padded(on_grid(x, grid, own), self.config.patch[task.ndim - 1], grid.periodic)
         shift = shift_of(self.corners.get(task.name), own, grid)
         return padded(resample(x, own, grid.periodic, shift), self.config.patch[task.ndim - 1], grid.periodic)
 
     def brought_to(self, frames: Tensor, task: TaskSpec, state: LatentState, cells: tuple[int, ...]) -> Tensor:
-        """Frames on the task's grid, brought to one of `cells` that begins where that of `state` did."""
+        """Frames on the task's grid, on one of `cells` that begins where that of `state` did, or at its points."""
+        if isinstance(state.grid, Points):
+            return at_points(frames, state.grid)
         shift = shift_of(self.corners.get(task.name), self.shapes[task.name], state.grid._replace(shape=cells))
         return resample(frames, cells, state.grid.periodic, tuple(-later for later in shift))
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from ups.models.grids import in_patches, padded, patches, resample, shift_of
 from ups.models.layers import LocalMix
-from ups.types import ConfigError, Grid, TaskSpec, counted
+from ups.models.scattered import on_grid
+from ups.types import ConfigError, Grid, Points, TaskSpec, counted
 
 # Relative rounding of float32, in which fields are read.
 ROUNDING = 4 * torch.finfo(torch.float32).eps
@@ -157,7 +158,7 @@ class InputEncoder(nn.Module):
     def forward(self, inputs: Tensor | None, task: str, tokens: Grid, grid: Grid) -> Tensor:
         """Inputs of a task, on a `grid`, to tokens `(B, *G, D)` on the grid of `tokens`."""
         spec = self.tasks[task]
-        if inputs is None or inputs.ndim != spec.ndim + 2 or inputs.shape[-1] != len(spec.channels):
+        if inputs is None or inputs.ndim != len(grid.shape) + 2 or inputs.shape[-1] != len(spec.channels):
             given = "nothing" if inputs is None else f"a shape of {tuple(inputs.shape)}"
             raise ConfigError(
                 f"{task} is driven by the inputs {', '.join(spec.channels)}, (B, *S, {len(spec.channels)}) with "
@@ -167,8 +168,12 @@ class InputEncoder(nn.Module):
         own = self.shapes.get(task, ())
         if in_patches(own, patch) != tokens.shape:
             own = tuple(n * patch for n in tokens.shape)
+        values = self.statistics_of(task)(inputs)
+        if isinstance(grid, Points):
+            at: Tensor = self.encoder(padded(on_grid(values, grid, own), patch, grid.periodic), spec, tokens)
+            return at
         theirs = grid._replace(shape=tuple(inputs.shape[1:-1]))  # which may have other cells than the state
         shift = shift_of(self.corners.get(task), own, theirs)
-        x = resample(self.statistics_of(task)(inputs), own, grid.periodic, shift)
+        x = resample(values, own, grid.periodic, shift)
         y: Tensor = self.encoder(padded(x, patch, grid.periodic), spec, grid)
         return y

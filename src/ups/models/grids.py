@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ups.tensors import table
-from ups.types import Array, ConfigError, Grid
+from ups.types import Array, ConfigError, Grid, Points
 
 LARGEST_MATRIX = 2**26  # numbers that bring an axis to another number of cells; of more no matrix is made
 BLOCK = 2**20  # numbers of such a matrix that are made at once
@@ -226,14 +226,16 @@ def resample(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...], shif
 
 def beginning(own: tuple[float, ...], cells: tuple[int, ...], grid: Grid) -> tuple[float, ...]:
     """Where a grid begins: at its corner. Where nobody says it, it is the task's own, of `cells` and with the corner
-    `own`, if it has as many cells, and fills the box if not."""
+    `own`, if it has as many cells, and fills the box if not. Points begin nowhere."""
+    if isinstance(grid, Points):
+        return ()
     return grid.corner or (own if cells == grid.shape else (0.0,) * len(own))
 
 
 def shift_of(own: tuple[float, ...] | None, cells: tuple[int, ...], grid: Grid) -> tuple[float, ...]:
     """How many boxes later the task's own grid, of `cells` and with the corner `own`, begins than another; () if `own`
     is unknown."""
-    if own is None:
+    if own is None or isinstance(grid, Points):
         return ()
     gaps = [a - b for a, b in zip(own, beginning(own, cells, grid), strict=True)]
     return tuple(gap if abs(gap) * n > 1e-3 else 0.0 for gap, n in zip(gaps, grid.shape, strict=True))

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ups.clouds import nearest_volumes
 from ups.models.arrays import Given, inputs_of, joined, state_of, tensor_of
 from ups.models.conditions import ParamScaling
 from ups.models.encoders import Statistics
 from ups.models.ensembles import stacked
 from ups.models.simulator_like import SimulatorLike
 from ups.tensors import Window, mask_of, numeric_params
-from ups.types import Array, ConfigError, Grid, TaskSpec, counted
+from ups.types import Array, ConfigError, Grid, Points, TaskSpec, counted
 
 # What is not to be trusted where a question lies outside the trained range, in an answer and in one that is refined.
 GUESS = "the answer is a guess"
@@ -74,7 +75,15 @@ def asked_task(simulator: SimulatorLike, task: TaskSpec | str | None) -> TaskSpe
 
 
 def to_continue(
-    simulator: SimulatorLike, u0: Any, steps: Any, params: Any, dt: Any, task: Any, periodic: Any, inputs: Any
+    simulator: SimulatorLike,
+    u0: Any,
+    steps: Any,
+    params: Any,
+    dt: Any,
+    task: Any,
+    periodic: Any,
+    inputs: Any,
+    at: Any = None,
 ) -> UserArrays:
     """A state to be continued by `steps`; see `Simulator.rollout`."""
     spec, device = asked_task(simulator, task), simulator.dt.device
@@ -82,10 +91,12 @@ def to_continue(
         raise ConfigError(f"a rollout has at least one step, and a whole number of them, not {steps!r}.")
     if spec.steady:
         raise ConfigError(f"{spec.name} is steady and has no steps; ask for its solution with sim.solve(inputs, …).")
-    state, driven = state_of(u0, spec, device), inputs_of(inputs, spec, device)
+    points = None if at is None else points_of(at, spec, walls_of(periodic, spec, params or {}))
+    state, driven = state_of(u0, spec, device, points), inputs_of(inputs, spec, device, points=points)
     given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
     remarks = unusual(simulator, *given, spec)
-    window, each = window_of(*given, int(steps), params, dt, periodic, spec, simulator.ranges()[spec.name], remarks)
+    trained = simulator.ranges()[spec.name]
+    window, each = window_of(*given, int(steps), params, dt, periodic, spec, trained, remarks, grid=points)
     return UserArrays(window, state, int(steps), each, tuple(remarks))
 
 
@@ -127,6 +138,7 @@ def window_of(
     trained: Mapping[str, tuple[float, float]],
     remarks: list[str],
     guess: str = GUESS,
+    grid: Grid | None = None,
 ) -> tuple[Window, Tensor]:
     """Frames `(B, K, *S, C)` to continue by `steps`, with all that drives them, and the time of each step (see
     `steps_of`). What lies outside the `trained` ranges is remarked on; `guess` says what of the answer suffers."""
@@ -141,7 +153,7 @@ def window_of(
         inputs=inputs,
         params=parameters(given, task, trained, batch, remarks, guess).to(device),
         dt=length[:, 0] if len(each) == 1 else length,
-        grid=Grid(tuple(frames.shape[2:-1]), walls_of(periodic, task, given), task.bounds),
+        grid=grid or Grid(tuple(frames.shape[2:-1]), walls_of(periodic, task, given), task.bounds),
     )
     return window, each
 
@@ -232,6 +244,15 @@ def places_of(given: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
         box = " × ".join(f"[{lo:g}, {hi:g}]" for lo, hi in task.bounds)
         raise ConfigError(f"a point lies outside the box {box} of {task.name}; ask for points within it.")
     return x.float()
+
+
+def points_of(given: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Points:
+    """Places `(N, n)` in the task's coordinates as points in its box, each with what is nearest to it."""
+    if task.mask:
+        raise ConfigError(f"{task.name} has a mask, which points cannot have; give its states on a grid, without at=….")
+    low, high = np.array(task.bounds, np.float64).T
+    table = low + places_of(given, task, periodic).double().numpy() * (high - low)
+    return Points.at(table, periodic, task.bounds, nearest_volumes(table, task.bounds, periodic))
 
 
 def steps_of(given: Any, count: int, low: float, high: float, task: str, remarks: list[str]) -> Tensor:

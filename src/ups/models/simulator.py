@@ -184,6 +184,7 @@ class Simulator(nn.Module):
         error: bool = False,
         stop_at: float | None = None,
         details: bool = False,
+        at: Any = None,
     ) -> Any:
         """Continue a state.
 
@@ -204,6 +205,9 @@ class Simulator(nn.Module):
             search: Go on, at each step, from those of several draws that look least wrong.
             error: Also estimate the relative error (nRMSE) of each frame, were nothing drawn.
             stop_at: The estimated error from which on frames are NaN.
+            at: Places `(N, n)` in the task's coordinates where the values of `u0`, and of `inputs`, lie, if these are
+                not the cells of a grid: `u0` is then `(N, C)`, `(B, N, C)` or `(B, K, N, C)`. They need not be those
+                of training.
             details: Give `RolloutDetails`: also where each sample leaves what training saw, and remarks.
 
         Returns:
@@ -216,7 +220,7 @@ class Simulator(nn.Module):
         Warns of what lies outside the trained ranges, is unlike the training data, or is not finite, unless details
         are asked for.
         """
-        arrays = to_continue(self, u0, steps, params, dt, task, periodic, inputs)
+        arrays = to_continue(self, u0, steps, params, dt, task, periodic, inputs, at)
         warn(() if details else arrays.remarks)
         places = arrays.places(points)
         answer = self.answer(Request(arrays.window, arrays.steps, places, ensemble, seed, search, error, stop_at))

@@ -15,6 +15,7 @@ from ups.models.simulator_like import SimulatorLike
 from ups.physics.laws import aims_of, guarding, repaired
 from ups.progress import reporter
 from ups.tensors import Condition, LatentState, Window
+from ups.types import Points
 
 
 class Stepping:
@@ -135,7 +136,7 @@ class Stepping:
         else:
             values = interpolate(own, self.simulator.codec.places(places, self.task, state), self.grid.periodic)
             values = self.refined(values, condition)
-            if raw is not None and frame is not None:
+            if raw is not None and frame is not None and not isinstance(self.grid, Points):
                 values = values + interpolate(frame - raw, there, self.grid.periodic)
         return self.bounded(values)
 

@@ -35,7 +35,7 @@ def new_simulator(
     empty: Collection[str] = (),
 ) -> Simulator:
     """A simulator with fresh weights on the current device; the parts named in `empty` have shapes and no memory."""
-    kinds, shapes = part_kinds(), {data.task.name: data.shape for data in sets}
+    kinds, shapes = part_kinds(), {data.task.name: data.resolved for data in sets}
     configs = {name: config.model.part(name) for name in parts_of(config, parent)}
     tasks = [data.task for data in sets]
     simulator = assemble(tasks, configs, config.model.simulator, shapes, config.seed, empty, kinds)

@@ -66,7 +66,7 @@ class CodecStage(Stage):
         scale = codec.statistics_of(task).scale
         state = codec.encode(frame, task, window.grid)
         back, mask = codec.decode(state, task, tuple(frame.shape[1:-1])), window.mask
-        terms = {"reconstruction": weights.reconstruction * square((back - frame) / scale, mask).mean()}
+        terms = {"reconstruction": weights.reconstruction * square((back - frame) / scale, window.weights).mean()}
         if weights.tokens:
             if mask is not None:  # frames hold there what they were filled with, whatever was decoded
                 back = torch.where(mask.unsqueeze(-1), back, frame)
@@ -86,7 +86,7 @@ class CodecStage(Stage):
         few = dataclasses.replace(window, targets=window.targets[:, ::8])
         with torch.no_grad():
             usual = self.module.statistics_of(window.task).scale
-            errors = validation_nrmse(self.reconstructed(few), few.targets, usual, window.task, window.mask)
+            errors = validation_nrmse(self.reconstructed(few), few.targets, usual, window.task, few.weights)
             return {f"{window.task.name} reconstruction": errors}
 
     def score(self, means: Mapping[str, float]) -> float:

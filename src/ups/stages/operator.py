@@ -123,7 +123,7 @@ class OperatorStage(Stage):
         shares = []
         for window, each, z in zip(windows, frames, tokens, strict=True):
             normal = each / self.codec.statistics_of(task).scale
-            mask = None if window.mask is None else window.mask.repeat_interleave(steps, 0)
+            mask = None if window.weights is None else window.weights.repeat_interleave(steps, 0)
             pairs = ((normal, mask), (z, None))
             shares.append([share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1), cells) for x, cells in pairs])
         cells, own = (torch.cat(each).mean().item() for each in zip(*shares, strict=True))
@@ -196,4 +196,4 @@ class OperatorStage(Stage):
         predicted = self.codec.decode(state, task, tuple(truth.shape[1:-1])).float()
         scale = self.codec.statistics_of(task).scale
         predicted, truth = predicted / scale, truth / scale
-        return share(predicted - truth, truth, window.mask) / self._change(task.name)[0]
+        return share(predicted - truth, truth, window.weights) / self._change(task.name)[0]

@@ -89,4 +89,4 @@ class ResidualStage(BehindOperator):
         with torch.no_grad():
             members = members_of(self.simulator.simulate, window, steps, MEMBERS, together=MEMBERS)
             errors = crps(members / std, window.targets / std)
-        return {f"{window.task.name} CRPS": capped(over_cells(errors, window.mask).mean((1, 2)))}
+        return {f"{window.task.name} CRPS": capped(over_cells(errors, window.weights).mean((1, 2)))}

@@ -138,7 +138,7 @@ class Stage(ABC):
         with torch.no_grad():
             rollout = self.simulator.simulate(window, window.targets.shape[1])
             usual = self.simulator.codec.statistics_of(window.task).scale
-            errors = validation_nrmse(rollout, window.targets, usual, window.task, window.mask)
+            errors = validation_nrmse(rollout, window.targets, usual, window.task, window.weights)
             return {f"{window.task.name} nRMSE": errors}
 
     def score(self, means: Mapping[str, float]) -> float:

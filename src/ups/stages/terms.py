@@ -10,10 +10,13 @@ EXACT = 1e-9
 
 
 def square(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean square of each sample, in float32; of `(B, *S, C)` over the cells of `mask (B, *S)`, where one is given."""
+    """Mean square of each sample, in float32; of `(B, *S, C)` over the cells of `mask (B, *S)`, where one
+    is given, each as many times as it says."""
     if mask is None:
         return x.float().square().flatten(1).mean(1)
     count = mask.flatten(1).sum(1).clamp_min(1) * x.shape[-1]
+    if mask.is_floating_point():
+        return (x.float().square() * mask.unsqueeze(-1)).flatten(1).sum(1) / count
     return without(x.float(), mask).square().flatten(1).sum(1) / count
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ups.data import Source, open_source, renamed, same_task
+from ups.data.gridded import gridded
 from ups.data.joined import stems
 from ups.data.neighbours import check_neighbours
 from ups.data.splits import FEW_TRAJECTORIES, parts_of
@@ -75,6 +76,7 @@ class DataProfile:
     cells: tuple[int, ...]
     definition: str  # the name or the YAML file that the user gave
     uneven: bool  # no first frame is uniform, or there is none: a change can be measured by the sample
+    resolved: tuple[int, ...] = ()  # cells along each axis of a grid that holds what they, or the points, do
     seen: tuple[Glance, ...] = ()  # frames of a few samples
     past: tuple[Triple, ...] = ()  # more frames of a few samples
     hidden: bool = False  # what comes next is in the frame before the last too
@@ -134,7 +136,8 @@ class DataProfile:
         )
         axes = "each axis" if self.task.ndim > 1 else "the axis"
         parts = [f"every {_ordinal(self.every)} of {frames} is used{near}"] if self.files and self.every > 1 else []
-        parts += [f"every {_ordinal(thin)} cell along {axes} is used"] if thin > 1 else []
+        what = f"cell along {axes}" if self.task.domain == "grid" else "point"
+        parts += [f"every {_ordinal(thin)} {what} is used"] if thin > 1 else []
         return [f"{'; '.join(parts)} (`reduce` in the config)"] if parts else []
 
     @property
@@ -149,14 +152,23 @@ class DataProfile:
         if not spec.steady:
             what = f"{counted(self.samples, 'trajectory')} × {counted_from(self.lengths, 'frame')}"
         title = spec.name if spec.title in ("", spec.name) else f"{spec.title} ({spec.name})"
-        return f"{title}: {what} × {cells} cells × {', '.join(spec.channels)}"
+        return (
+            f"{title}: {what} × {cells} {'cells' if spec.domain == 'grid' else 'points'} × {', '.join(spec.channels)}"
+        )
 
     def thin(self, kind: str) -> int:
         """Every so many cells are kept; all of data that are made, or whose files are not named."""
         if not self.files:
             return 1
+        if self.task.domain != "grid":
+            return every_of(self.cells[0], CELLS[kind][self.task.ndim] ** self.task.ndim)
         most = every_of(max(self.cells), CELLS[kind][self.task.ndim])
         return next(n for n in range(most, 0, -1) if n == 1 or all(c % n == 0 and c >= LEFT * n for c in self.cells))
+
+    def left(self, kind: str) -> tuple[int, ...]:
+        """The cells that are left along each axis, of the grid that tokens stand for."""
+        thin, axes = self.thin(kind), 1 if self.task.domain == "grid" else self.task.ndim
+        return tuple(round(n / thin ** (1 / axes)) for n in self.resolved or self.cells)
 
     def section(self, kind: str) -> dict[str, Any]:
         """The entry of a config."""
@@ -254,6 +266,7 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> DataProfile:
         files=files,
         lengths=source.lengths(),
         cells=source.grid.shape,
+        resolved=source.grid.resolved,
         definition=task,
         uneven=source.task.steady or all_uneven(source, FIRST_LOOK),
         divided=_divided(source),
@@ -276,7 +289,8 @@ def _looked_into(source: Source, here: DataProfile, every: int, thin: int) -> Da
     """The profile with frames of a few samples of a source, as far apart as they will be in training."""
     if source.task.steady:
         return here
-    seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
+    shown = gridded(source)
+    seen, past = tuple(glances(shown, every)), tuple(triples(shown, every, thin if shown is source else 1))
     return replace(here, seen=seen, past=past, seamless=seamless(source), blown=_blown(source))
 
 
@@ -420,7 +434,7 @@ def recipe(sets: Sequence[DataProfile], kind: str, size: str) -> dict[str, Any]:
 
 def _patch(sets: Sequence[DataProfile], kind: str, ndim: int, most: int) -> int:
     """The cells of a patch along an axis: a half, a quarter … of `most` where an axis has no room for two patches."""
-    least = min((n // h.thin(kind) for h in sets if h.task.ndim == ndim for n in h.cells), default=2 * most)
+    least = min((n for h in sets if h.task.ndim == ndim for n in h.left(kind)), default=2 * most)
     while most > 1 and 2 * most > least:
         most //= 2
     return most

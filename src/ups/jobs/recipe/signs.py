@@ -80,7 +80,7 @@ def _first(points: list[tuple[int, float]], most: float) -> int:
 def _changes(source: Source, index: int, steps: list[int], thin: int) -> tuple[list[Array], Array]:
     """The mean squares `(C,)` by which so many frames change the cells of a sample, as far as it has frames, and the
     square of their deviation in time."""
-    cells = (slice(None, None, thin),) * source.task.ndim
+    cells = (slice(None, None, thin),) * len(source.grid.shape)
     frames = len(source.times_of(index))
     steps = [step for step in steps if step < frames]
     frame = 4 * len(source.task.channels) * int(np.prod(source.grid_of(index).shape))

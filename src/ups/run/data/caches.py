@@ -21,7 +21,7 @@ from ups.run.config import RunConfig
 from ups.run.data.datasets import DataSet
 from ups.rundir import RunDir
 from ups.stages import Stage
-from ups.types import DataError
+from ups.types import DataError, Points
 
 MEMORY = "files.json"
 
@@ -138,5 +138,6 @@ def encoded_parts(
     for number, part in ((n, part) for data in sets for n, part in enumerate(data.parts("train"))):
         frames = part if stage.sees == "both" else None
         place, key, seals = caches.ready(part, "train", number)
-        parts.append(Latents(place, key, part.task, frames, seals))
+        points = part.grid if isinstance(part.grid, Points) else None
+        parts.append(Latents(place, key, part.task, frames, seals, points))
     return parts

@@ -31,7 +31,7 @@ from ups.run.data.divide import cut_besides, divided, left_out, with_images
 from ups.run.data.generate import generate
 from ups.run.data.sphere import Sphere
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError, TaskSpec, UpsError, few
+from ups.types import ConfigError, DataError, Points, TaskSpec, UpsError, few
 from ups.wings import elsewhere
 
 # Remarks of a reader that a run passes on; `ups data info` has all of them.
@@ -69,8 +69,19 @@ class DataSet:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Cells per axis of the tokens: the finest grid that is trained on."""
+        """Cells per axis of the finest grid that is trained on, or the number of points."""
         return max((part.shape for part in self.parts("train")), key=lambda shape: int(np.prod(shape)))
+
+    @property
+    def resolved(self) -> tuple[int, ...]:
+        """Cells per axis of the grid that tokens stand for: the finest that the data resolve."""
+        return max((part.grid.resolved for part in self.parts("train")), key=lambda shape: int(np.prod(shape)))
+
+    @property
+    def points(self) -> Points | None:
+        """The points of the largest number that is trained on; None where there are grids."""
+        grid = next(part.grid for part in self.parts("train") if part.shape == self.shape)
+        return grid if isinstance(grid, Points) else None
 
     @property
     def corner(self) -> tuple[float, ...]:
@@ -187,11 +198,6 @@ def opened(data: DataConfig, folder: Path, following: OnProgress, known: Path | 
 
 def check_axes(source: Source) -> None:
     """A network sees cells as equally wide: other axes are refused rather than taken for what they are not."""
-    if source.task.domain != "grid":
-        raise DataError(
-            f"{source.path}: its {source.grid.words} can be looked at (`ups data info`, `ups data validate`), and not "
-            "be learnt yet; interpolate the fields to a uniform grid, for example by scipy.interpolate.griddata."
-        )
     if uneven := uneven_axes(source.problems):
         raise DataError(
             f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; resample the data with `ups "

@@ -30,7 +30,7 @@ from ups.run.data.doubts import question
 from ups.run.data.generate import equations_of
 from ups.run.data.params import ParamRange
 from ups.tensors import Window, numeric_params
-from ups.types import Grid, TaskSpec, UpsError, check_known
+from ups.types import Grid, Points, TaskSpec, UpsError, check_known
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Outline:
     corner: tuple[float, ...] = ()  # where the grid begins, as `Grid.corner` says
     mirrored: bool = False  # whether mirror images of all cells are among what is for training
     stored_grids: frozenset[tuple[int, ...]] = frozenset()  # all cells of files, of which those of training are picked
+    points: Points | None = None  # that values lie at, where these are not the cells of a grid
     question: str = ""  # what a user must say of it before anything is trained
 
     def with_more(self, other: Outline) -> Outline:
@@ -55,7 +56,9 @@ class Outline:
         counts = {part: self.counts[part] + other.counts[part] for part in self.counts}
         finest = max(self, other, key=lambda outline: math.prod(outline.shape))
         made, disk = self.made or other.made, self.disk + other.disk
-        both = dataclasses.replace(self, shape=finest.shape, corner=finest.corner, counts=counts, disk=disk, made=made)
+        both = dataclasses.replace(
+            self, shape=finest.shape, points=finest.points, corner=finest.corner, counts=counts, disk=disk, made=made
+        )
         return dataclasses.replace(
             both,
             frames=min(self.frames, other.frames),
@@ -90,8 +93,15 @@ class Outline:
 
     @property
     def grid(self) -> Grid:
-        """The finest grid that is trained on, in the box of the task."""
+        """The finest grid that is trained on, in the box of the task, or the points."""
+        if self.points is not None:
+            return self.points
         return Grid(self.shape, self.periodic, self.task.bounds, self.corner)
+
+    @property
+    def resolved(self) -> tuple[int, ...]:
+        """The cells of the grid that tokens stand for."""
+        return self.grid.resolved
 
     @property
     def stored(self) -> int:
@@ -150,6 +160,7 @@ def _of_files(data: DataSet) -> Outline:
         frames=min(int(p.lengths.max()) for p in every),
         counts={part: sum(map(len, trajectories)) for part, trajectories in parts.items()},
         periodic=parts["train"][0].grid.periodic,
+        points=data.points,
         disk=sum(path.stat().st_size for entry in data.entries for path in entry.source.files()),
         made=False,
         corner=data.corner,

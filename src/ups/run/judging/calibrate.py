@@ -94,7 +94,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
                 at_steps.append(np.full(len(window), i))
                 for name, values in row.items():
                     signs.setdefault(name, []).append(values.cpu().numpy())
-            errors.add(plain, window.targets, window.mask)
+            errors.add(plain, window.targets, window.weights)
     calibration = None
     if drawn_by is not None and stretches.tables:
         factors = stretches.factors(task)
@@ -149,7 +149,7 @@ class Stretches:
         for i in range(members.shape[2]):  # one by one: there may be many members
             at = slice(i, i + 1)
             tried = stretched_crps(members[:, :, at] / std, window.targets[:, at] / std, FACTORS.tolist())
-            steps.append(torch.stack([over_cells(score, window.mask) for score in tried], -1))
+            steps.append(torch.stack([over_cells(score, window.weights) for score in tried], -1))
         self.tables.append(torch.cat(steps, 1).double().cpu().numpy())
         self.even += [number % 2 == 0 for number in numbers]
 
@@ -223,7 +223,7 @@ def _lasting_noise(simulator: Simulator, data: DataSet, device: torch.device, st
         scores = []
         for window in (window.to(device) for window, _ in _windows(data, starts, TRIED, TRIED)):
             score = crps(_members(simulator, window, TRIED, lasting) / std, window.targets / std, fair=True)
-            scores.append(over_cells(score, window.mask).mean())
+            scores.append(over_cells(score, window.weights).mean())
         if not scores:
             break
         total = float(torch.stack(scores).mean())

@@ -44,11 +44,11 @@ def long_rollouts(
         if window.dt.ndim > 1:
             continue
         true = torch.cat((window.context, window.targets), 1)
-        largest = rms(true.double(), window.mask).amax(1).numpy()
+        largest = rms(true.double(), window.weights).amax(1).numpy()
         blind = dataclasses.replace(window, targets=window.targets[:, :0])
         for who in predictors:
             watch = RolloutWatch(who.predict)
-            sizes = rms(watch(blind, factor * window.targets.shape[1]).double(), window.mask).amax(1).numpy()
+            sizes = rms(watch(blind, factor * window.targets.shape[1]).double(), window.weights).amax(1).numpy()
             size = np.nan_to_num(ratio(sizes, largest).max(-1), nan=np.inf, posinf=np.inf)
             values = {"size": size, "bounded": (size <= BOUND).astype(np.float64)}
             values |= {f"law {name}": residual for name, residual in watch.taken().items()}
