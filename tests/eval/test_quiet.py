@@ -40,13 +40,13 @@ class Wrong:
 
 
 def dying(task: TaskSpec, dead: int = 4) -> Window:
-    """u moves; v is as large as in training in the first samples, and dies out in `dead` of the eight, by a factor of
-    100 a frame; their last frames hold nothing at all."""
+    """u moves; v is as large as in training, but dies out after two frames in `dead` of the eight samples, by a factor
+    of 1000 a frame; their last frames hold nothing at all."""
     x = 2 * torch.pi * torch.arange(32) / 32
     time = torch.arange(7.0)[:, None]
     wave = torch.cos(x - 0.7 * time + torch.arange(8.0)[:, None, None])
     decay = torch.ones(8, 7, 1)
-    decay[8 - dead :] = 0.01**time * (time < 5)
+    decay[8 - dead :] = 0.001 ** (time - 2).clamp_min(0) * (time < 5)
     values = torch.stack([1.4 * wave, 0.14 * wave * decay], -1)
     inputs = torch.zeros(8, 32, 0)
     numbers = (torch.zeros(8, 1), torch.full((8,), 0.1))
@@ -61,12 +61,13 @@ def judged(task: TaskSpec, usual: tuple[float, ...] | None, by: float = OFF) -> 
 
 def test_a_channel_that_dies_out_decides_no_headline_of_own_data() -> None:
     plain, robust = (judged(MINE, usual)[0] for usual in (None, USUAL))
-    assert plain.score > 1e6 * OFF, "the quiet channel alone decides"
+    assert plain.score > 1e4 * OFF, "the quiet channel alone decides"
     assert robust.score == pytest.approx(OFF, rel=0.15)
     assert robust.against_time[0].max() < 1.2 * OFF
     numbers = {number.name: number.value for number in robust.metrics() if number.mode == "strict"}
     assert set(SCORES) - {"nrmse-over-persistence"} <= set(numbers)
     assert numbers["nrmse-median"] == pytest.approx(OFF, rel=0.15)
+    assert numbers["vrmse"] < 1.2 * OFF
     assert numbers["vrmse-median"] == pytest.approx(float(np.median(robust.per_sample("vrmse"))))
     assert robust.protocol.label == "A (1 given, to the end, robust)"
     assert plain.protocol.label == "A (1 given, to the end)"
@@ -81,7 +82,7 @@ def test_pdebench_s_own_mean_stays_what_it_is() -> None:
     assert robust.batch_mean("nrmse") == plain.batch_mean("nrmse") == pytest.approx(plain.per_sample("nrmse").mean())
     assert robust.per_sample("nrmse")[0] < plain.per_sample("nrmse")[0] / 10
     np.testing.assert_array_equal(robust.per_sample("nrmse")[1:], plain.per_sample("nrmse")[1:])
-    np.testing.assert_array_equal(robust.per_sample("vrmse"), plain.per_sample("vrmse"))
+    np.testing.assert_array_equal(robust.per_sample("vrmse")[1:], plain.per_sample("vrmse")[1:])
 
 
 def test_what_is_learnt_is_told_from_what_is_not_although_a_channel_dies_out() -> None:

@@ -58,7 +58,7 @@ class Comparison:
 
     def join(self, pieces: Sequence[Comparison]) -> None:
         """Take over what was computed of all pieces."""
-        for name in ("broken", "rmse", "norm", "lost", "power", "correlation"):
+        for name in ("broken", "rmse", "norm", "true_variance", "lost", "power", "correlation"):
             if pieces and all(name in vars(piece) for piece in pieces):
                 vars(self)[name] = np.concatenate([getattr(piece, name) for piece in pieces])
 
@@ -141,6 +141,11 @@ class Comparison:
     def norm(self) -> Array:
         """Root mean square of the truth over space."""
         return rms(self.true, self.mask)
+
+    @cached_property
+    def true_variance(self) -> Array:
+        """That of the truth over space."""
+        return self.variance(self.true)
 
     @property
     def empty(self) -> Array:

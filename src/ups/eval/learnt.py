@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ups.eval.metrics import variance_floor
 from ups.eval.pairs import surely_lower
 from ups.eval.rollout import Evaluation
 from ups.types import Array
@@ -131,11 +130,10 @@ def _no_better_than_level(mine: Evaluation, channel: int) -> bool:
 
     Air pressure in Pa that varies by 30 is within 3e-4 of 101 325 everywhere: nRMSE says nothing of it.
     """
-    rmse, vrmse = (mine.errors.frames(name)[..., channel : channel + 1] for name in ("rmse", "vrmse"))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        size = mine.errors.sizes[..., channel : channel + 1] ** 2  # of the truth, (N, T, 1)
-        spread = (rmse / vrmse) ** 2  # nan where nothing is wrong
-        spread = np.maximum(spread - variance_floor(size), 0.0)
+    at = slice(channel, channel + 1)
+    rmse, size, spread = mine.errors.frames("rmse"), mine.errors.sizes**2, mine.errors.variances
+    rmse, size, spread = rmse[..., at], size[..., at], spread[..., at]  # (N, T, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
         level, wrong = np.ma.masked_invalid(np.sqrt(np.maximum(size - spread, 0.0))), np.ma.masked_invalid(rmse**2)
     if not level.count():
         return False

@@ -122,6 +122,11 @@ def _nrmse(c: Comparison, usual: Array | None) -> Array:
     return np.nan_to_num(nrmse(c.predicted, c.true, mask=c.mask, usual=usual), nan=0.0, posinf=np.inf)
 
 
+def _vrmse(c: Comparison) -> Array:
+    deviation = np.sqrt(c.true_variance + variance_floor(c.norm**2))
+    return np.asarray(c.rmse / (deviation if c.usual is None else loud(deviation, c.usual)))
+
+
 BUILT_IN: dict[str, Metric] = {
     "rmse": Metric("root mean square error over space, in each channel's unit", lambda c: c.rmse, mean),
     "nrmse": Metric(
@@ -143,8 +148,9 @@ BUILT_IN: dict[str, Metric] = {
     "frmse-mid": spectral(4, 12),
     "frmse-high": spectral(12, None),
     "vrmse": Metric(
-        "root mean square error over the truth's standard deviation in space",
-        lambda c: np.asarray(c.rmse / np.sqrt(c.variance(c.true) + variance_floor(c.norm**2))),
+        "root mean square error over the truth's standard deviation in space (of a user's own data, over that of "
+        "training where a true frame has less than a hundredth of it)",
+        _vrmse,
     ),
     "trajectory-l2": Metric("norm of the error over that of the truth, both over space and time", trajectory_l2),
     "correlation-time": Metric(
@@ -160,8 +166,8 @@ class Errors:
 
     `tables` holds of every metric `(N, T, C)` or `(N,)`; `batch_tables`, of those of PDEBench, `(batches, T, C)`.
     `diverged (N,)` marks samples that left the truth for good; `empty (N, C)` channels that are zero in all frames of a
-    sample, true and predicted; `sizes (N, T, C)` is the root mean square of the truth, and `zero (N, T, C)` the nRMSE
-    of a forecast of zeros.
+    sample, true and predicted; `sizes (N, T, C)` is the root mean square of the truth, `variances (N, T, C)` that
+    in space, and `zero (N, T, C)` the nRMSE of a forecast of zeros.
     """
 
     tables: Mapping[str, Array]
@@ -169,6 +175,7 @@ class Errors:
     diverged: Array
     empty: Array
     sizes: Array
+    variances: Array
     zero: Array
 
     def __len__(self) -> int:
@@ -187,6 +194,7 @@ class Errors:
             np.concatenate([p.diverged for p in parts]),
             np.concatenate([p.empty for p in parts]),
             np.concatenate([p.sizes for p in parts]),
+            np.concatenate([p.variances for p in parts]),
             np.concatenate([p.zero for p in parts]),
         )
 
@@ -253,7 +261,15 @@ def measure(
             if metric.batch is not None
         }
         zero = np.ones_like(c.norm) if usual is None else ratio(c.norm, loud(c.norm, usual))
-        return Errors(tables, batch_tables, c.diverged, np.concatenate([piece.empty for piece in pieces]), c.norm, zero)
+        return Errors(
+            tables,
+            batch_tables,
+            c.diverged,
+            np.concatenate([piece.empty for piece in pieces]),
+            c.norm,
+            c.true_variance,
+            zero,
+        )
 
 
 def _table(name: str, c: Comparison) -> Array:
