@@ -30,7 +30,6 @@ from ups.engine.validation import Timetable, measure
 from ups.heartbeat import Pulse
 from ups.progress import OnTraining, TrainingProgress
 from ups.tensors import Window
-from ups.types import counted
 
 PATIENCE = 2.0  # seconds after which even slow steps are logged
 
@@ -198,10 +197,7 @@ class Trainer:
             worst = self._tell()
         over = self.config.progress(self.state.step, self.state.seconds) >= 1
         if worst > self.config.max_bad or (over and worst == self.state.step > 0):
-            raise DivergenceError(
-                f"stage '{self.stage.name}': loss or gradient was not a finite number for {counted(worst, 'step')} in "
-                f"a row before step {self.state.step}; lower train.lr, or look for bad data by `ups data validate`."
-            )
+            raise DivergenceError.after(self.stage.name, worst, self.state.step)
 
     def _tell(self) -> int:
         """The numbers since the last line of the log; how many steps in a row were not finite at worst."""
@@ -229,9 +225,8 @@ class Trainer:
         with self.watch("validation"):
             means = self._means()
         self.validating += time.perf_counter() - began
-        score = state.last_score = self.stage.score(means)
-        if score < state.score or not self.learner.best:
-            state.score, state.best_step = score if math.isfinite(score) else math.inf, state.step
+        score = self.stage.score(means)
+        if state.scored(score, first=not self.learner.best):
             self.learner.best = {name: value.clone() for name, value in self.learner.ema.average.items()}
         row = {"step": state.step, "seconds": self._seconds(), "loss": self.loss, **means, "score": score}
         state.history.append(row)

@@ -43,6 +43,13 @@ class TrainingState:
     validation_seconds: float = 0.0
     """Of the last validation, by rank 0's clock, where it was timed; else 0."""
 
+    def scored(self, score: float, first: bool) -> bool:
+        """Note the score of a validation at this step; whether it is the best, as the `first` always is."""
+        self.last_score, best = score, first or score < self.score
+        if best:
+            self.score, self.best_step = score if math.isfinite(score) else math.inf, self.step
+        return best
+
     def take_at_most(self, *sizes: int | None) -> None:
         """Keep the microbatch within these, where they are given."""
         self.microbatch = min((n for n in (self.microbatch, *sizes) if n is not None), default=None)

@@ -19,6 +19,14 @@ class DivergenceError(UpsError):
 
     ending = Ending.NOT_FINITE
 
+    @classmethod
+    def after(cls, stage: str, worst: int, step: int) -> DivergenceError:
+        """The error of a stage that had so many such steps in a row before this one."""
+        return cls(
+            f"stage '{stage}': loss or gradient was not a finite number for {counted(worst, 'step')} in a row before "
+            f"step {step}; lower train.lr, or look for bad data by `ups data validate`."
+        )
+
 
 @dataclass(frozen=True)
 class TrainConfig:

@@ -95,15 +95,20 @@ def measure(
     sums: dict[str, tuple[float, float]] = {}
     with at_rest(say) if at_rest else resting(stage.module), ema.swapped():
         for window in windows:
-            first, last = (len(window) * rank // dist.world for rank in (dist.rank, dist.rank + 1))
-            # A rank without a row runs one all the same: in a sharded model all must take part.
-            part = window.rows(first, last) if last > first else window.rows(0, 1)
             pulse.beat("validate")
-            for name, values in stage.evaluate(part.to(dist.device)).items():
-                total, count = sums.get(name, (0.0, 0.0))
-                rows = values.double()[: last - first]
-                sums[name] = (total + float(rows.sum()), count + len(rows))
+            add_rows(sums, stage, window, dist)
     return sums
+
+
+def add_rows(sums: dict[str, tuple[float, float]], stage: Learnable, window: Window, dist: Dist) -> None:
+    """Add what a stage is judged by on this rank's rows of a window, and their count, to `sums` by name."""
+    first, last = (len(window) * rank // dist.world for rank in (dist.rank, dist.rank + 1))
+    # A rank without a row runs one all the same: in a sharded model all must take part.
+    part = window.rows(first, last) if last > first else window.rows(0, 1)
+    for name, values in stage.evaluate(part.to(dist.device)).items():
+        total, count = sums.get(name, (0.0, 0.0))
+        rows = values.double()[: last - first]
+        sums[name] = (total + float(rows.sum()), count + len(rows))
 
 
 @contextmanager

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from ups.config import fingerprint
 from ups.engine.learner import matrix_products
+from ups.engine.meter import Meter
 from ups.engine.optim import Ema, HostAdamW, Optimizer, trained
 from ups.engine.ranks.dist import Dist
+from ups.engine.state import TrainingState
 from ups.engine.train import DivergenceError
-from ups.engine.validation import measure
+from ups.engine.validation import add_rows, measure
 from ups.heartbeat import Pulse
 from ups.models import Simulator, artifact
 from ups.models.inherit import inherit
@@ -30,7 +32,7 @@ from ups.run.data.statistics import measured
 from ups.run.load import part_kinds
 from ups.run.order import fit_stage
 from ups.stages import STAGES, Stage
-from ups.types import ConfigError, DataError, counted
+from ups.types import ConfigError, DataError
 from ups_fleet.lightning.stage_data import Batch, StageData, configured
 
 
@@ -78,9 +80,9 @@ class StageModule(LightningModule):
         self.ema: Ema | None = None
         self.average: Mapping[str, Tensor] = {}  # of a checkpoint that was loaded
         self.best: dict[str, Tensor] = {}  # the averaged weights of the best score; none before a validation
-        self.finite, self.skipped, self.in_a_row = True, 0, 0
+        self.meter: Meter | None = None  # counts steps that were not finite
+        self.finite = True
         self.sums: dict[str, tuple[float, float]] = {}
-        self.score, self.validated = float("inf"), -1  # the best score; the step of the last validation
         self._swapped = ExitStack()
 
     @property
@@ -88,6 +90,17 @@ class StageModule(LightningModule):
         if self.learnt is None:
             raise ConfigError("the stage is built when its training begins; call trainer.fit(module, data) first.")
         return self.learnt
+
+    @property
+    def state(self) -> TrainingState:
+        """Where the training is, as far as validations go: the score of the best, and all there were."""
+        self.data.state.step = self.trainer.global_step
+        return self.data.state
+
+    @property
+    def dist(self) -> Dist:
+        """This rank among Lightning's."""
+        return Dist(self.trainer.global_rank, self.trainer.world_size, self.device)
 
     @property
     def data(self) -> StageData:
@@ -135,7 +148,7 @@ class StageModule(LightningModule):
 
     def on_train_start(self) -> None:
         torch.manual_seed(self.train_config.seed + self.trainer.global_rank)
-        self.ema = Ema(trained(self.stage.module), self.train_config.ema)
+        self.ema, self.meter = Ema(trained(self.stage.module), self.train_config.ema), Meter(self.device)
         for name, value in self.average.items():
             if name in self.ema.average and self.ema.average[name].shape == value.shape:
                 self.ema.average[name].copy_(value)
@@ -162,15 +175,14 @@ class StageModule(LightningModule):
         moved = [p for group in optimizer.param_groups for p in group["params"]]
         own = self.trainer.strategy.model
         norm = own.clip_grad_norm_(most) if self._is_sharded else torch.nn.utils.clip_grad_norm_(moved, most)
-        self.finite = bool(torch.isfinite(norm))
-        self.in_a_row = 0 if self.finite else self.in_a_row + 1
-        self.skipped += not self.finite
-        if self.in_a_row > self.train_config.max_bad:
-            raise DivergenceError(
-                f"stage '{self.name}': loss or gradient was not a finite number for {counted(self.in_a_row, 'step')} "
-                "in a row; lower train.lr, or look for bad values in the data with `ups data validate`."
-            )
+        assert self.meter is not None
+        ok = torch.isfinite(norm)
+        self.meter.add(self.name, {}, ok)
+        self.finite = bool(ok)
         if not self.finite:
+            worst = self.meter.skipped()[0]
+            if worst > self.train_config.max_bad:
+                raise DivergenceError.after(self.name, worst, self.trainer.global_step)
             for p in moved:
                 p.grad = None
 
@@ -188,14 +200,8 @@ class StageModule(LightningModule):
             self._swapped.enter_context(self.ema.swapped())
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002
-        """Sums over this rank's rows of a window; one that has none takes part all the same."""
-        rank, world, window = self.trainer.global_rank, self.trainer.world_size, batch.window
-        first, last = (len(window) * number // world for number in (rank, rank + 1))
-        part = window.rows(first, last) if last > first else window.rows(0, 1)
-        for name, values in self.stage.evaluate(part).items():
-            total, count = self.sums.get(name, (0.0, 0.0))
-            rows = values.double()[: last - first]
-            self.sums[name] = (total + float(rows.sum()), count + len(rows))
+        """Sums over this rank's rows of a window."""
+        add_rows(self.sums, self.stage, batch.window, self.dist)
 
     def on_validation_epoch_end(self) -> None:
         if not self.trainer.sanity_checking or self.train_config.validate_first:
@@ -206,13 +212,11 @@ class StageModule(LightningModule):
         rows = torch.tensor([sums[name] for name in sorted(sums)], dtype=torch.float64, device=self.device)
         total = self.trainer.strategy.reduce(rows, reduce_op="sum")
         means = {name: float(t / max(n, 1)) for name, (t, n) in zip(sorted(sums), total, strict=True)}
-        score = self.stage.score(means)
-        if score < self.score or not self.best:
-            self.score = score
+        score, state = self.stage.score(means), self.state
+        if state.scored(score, first=not self.best):
             weights = trained(self.stage.module)  # in a validation they are the averaged ones
             self.best = {name: p.detach().clone() for name, p in weights.items()}
-        self.validated = self.trainer.global_step
-        self.data.state.history.append({"step": self.validated, **means, "score": score})
+        state.history.append({"step": state.step, **means, "score": score})
         if self.trainer.validating:
             values = {**means, "score": score}.items()
             self.log_dict({f"{self.name}/validation/{name}": value for name, value in values})
@@ -222,12 +226,13 @@ class StageModule(LightningModule):
 
     def on_train_end(self) -> None:
         """Validate where the last steps were not, as `ups run` does; not where ranks hold pieces of the weights."""
-        if self.validated == self.trainer.global_step or self.ema is None:
+        history = self.state.history
+        if self.ema is None or (history and history[-1]["step"] == self.trainer.global_step):
             return
         if self._is_sharded and self.trainer.world_size > 1:
             return
-        dist = Dist(self.trainer.global_rank, self.trainer.world_size, self.device)
-        sums = measure(self.stage, self.data.windows().validation(0), self.ema, dist, Pulse(None, dist.rank))
+        windows, pulse = self.data.windows().validation(0), Pulse(None, self.trainer.global_rank)
+        sums = measure(self.stage, windows, self.ema, self.dist, pulse)
         with self.ema.swapped():
             self._judge(sums)
 
@@ -237,12 +242,12 @@ class StageModule(LightningModule):
         header = json.dumps(self.simulator.header(self._provenance()))
         weights = {"average": self.ema.average if self.ema is not None else {}, "best": self.best}
         whole = {name: self._whole(held) for name, held in weights.items() if held}
-        checkpoint["ups"] = {"stage": self.name, "header": header, "score": self.score, **whole}
+        checkpoint["ups"] = {"stage": self.name, "header": header, "score": self.state.score, **whole}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         own = checkpoint.get("ups", {})
         self.average, self.best = own.get("average", {}), dict(own.get("best", {}))
-        self.score = float(own.get("score", self.score))
+        self.state.score = float(own.get("score", self.state.score))
 
     def save(self, path: str | Path) -> Path:
         """Write the simulator, with the best averaged weights, as `ups` reads it. Where they are sharded, save a
@@ -277,7 +282,7 @@ class StageModule(LightningModule):
     def _provenance(self) -> dict[str, Any]:
         assert self.simulator is not None
         facts = {"config": fingerprint(self.config), "seed": self.config.seed, "steps": self.trainer.global_step}
-        own = {"provenance": {**facts, "stage": self.name, "score": self.score}, "needs": list(self.stage.needs)}
+        own = {"provenance": {**facts, "stage": self.name, "score": self.state.score}, "needs": list(self.stage.needs)}
         self.simulator.origins[self.stage.makes] = own
         return facts
 
