@@ -198,14 +198,14 @@ def _proposed(
     choice: tuple[str, int, Precision] | None = None,
 ) -> dict[str, Any]:
     """The recipe for these data, as flags. Where a size, a batch and a precision were chosen, they are among them, and
-    a race of sizes follows. Where `settings` name a codec or `start_from`, some of the time goes to training the codec;
+    a race of sizes follows, but for shares of a model, which do not race. Where `settings` name a codec or `start_from`, some of the time goes to training the codec;
     where they name an optimizer, the recipe's learning rate is left out."""
     usual = settings.get("model.network.size", "small" if settings.get("start_from") else "tiny")
     size = str(settings.get("model.operator.size", usual if choice is None else choice[0]))
     flags = dotted(recipe(sets, device_of(device).type, size)) if sets else {}
     if choice is not None:
         flags |= dict(zip(("model.operator.size", "batch", "operator.train.precision"), choice, strict=True))
-        flags["tune"] = "auto"
+        flags |= {} if settings.get("dist.strategy") == "fsdp" else {"tune": "auto"}
     codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
     if codec or not sets or settings.get("start_from"):
         flags = {key: value for key, value in flags.items() if not key.startswith(("model.codec", "codec."))}
