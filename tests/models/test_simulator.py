@@ -47,14 +47,16 @@ def test_a_printed_simulator_is_a_few_lines_that_say_what_it_is() -> None:
         == repr(sim)
         == (
             "Simulator of burgers1d: u on 32 cells of x; nu 0.1 to 2; steps of 0.05 to 0.1\n"
-            f"  Parts: codec, operator (validation error 0.0123); {size} on cpu."
+            f"  Parts: codec, operator (validation error 0.0123); {size} on cpu.\n"
+            '  Ask: sim.rollout(u0, steps=100, params={"nu": 1.05})'
         )
     )
     many = str(simulator())
-    assert len(many.splitlines()) == 6
+    assert len(many.splitlines()) == 7
     assert "reacdiff2d: activator, inhibitor on 16 x 24 cells of x, y; steps of 0.05" in many
     assert "and cfd2d, cfd3d" in many
-    assert many.endswith("; nothing says that it was trained.")
+    assert "; nothing says that it was trained." in many
+    assert ', task="' in many.splitlines()[-1]
     assert "x, y, driven by permeability; beta 1; steady" in str(simulator("darcy2d", shapes={"darcy2d": (16, 16)})), (
         "what is given is said"
     )

@@ -198,8 +198,9 @@ def _proposed(
     choice: tuple[str, int, Precision] | None = None,
 ) -> dict[str, Any]:
     """The recipe for these data, as flags. Where a size, a batch and a precision were chosen, they are among them, and
-    a race of sizes follows, but for shares of a model, which do not race. Where `settings` name a codec or `start_from`, some of the time goes to training the codec;
-    where they name an optimizer, the recipe's learning rate is left out."""
+    a race of sizes follows, but for models in shares, which do not race. Where `settings` name a codec or `start_from`,
+    some of the time goes to training the codec; where they name an optimizer, the recipe's learning rate is left
+    out."""
     usual = settings.get("model.network.size", "small" if settings.get("start_from") else "tiny")
     size = str(settings.get("model.operator.size", usual if choice is None else choice[0]))
     flags = dotted(recipe(sets, device_of(device).type, size)) if sets else {}

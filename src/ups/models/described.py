@@ -1,4 +1,4 @@
-"""Says in a few lines what a simulator is: its tasks, grids, parameters, parts, size and validation errors."""
+"""Says in a few lines what a simulator is: tasks, grids, parameters, parts, size, errors, and how to ask it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,25 @@ def described(
     ranges: Mapping[str, Mapping[str, tuple[float, float]]],
     idle: frozenset[str],
 ) -> str:
-    """One line for each task, of more than a few only their number, and one for the networks."""
+    """A line for each task, of more than a few only their names, one for the networks, and one that asks it."""
     known = list(codec.tasks.values())
     lines = [_task_line(task, codec.shapes[task.name], ranges[task.name]) for task in known[:TASKS]]
     if rest := [task.name for task in known[TASKS:]]:
         lines.append(f"and {few(rest)}")
     body = lines[0] if len(known) == 1 else "\n  ".join([f"{counted(len(known), 'task')}:", *lines])
-    return f"Simulator of {body}\n  {_networks_line(parts, origins, idle)}"
+    asked = _question(known[0], ranges[known[0].name], one_of_many=len(known) > 1)
+    return f"Simulator of {body}\n  {_networks_line(parts, origins, idle)}\n  Ask: {asked}"
+
+
+def _question(task: TaskSpec, ranges: Mapping[str, tuple[float, float]], one_of_many: bool) -> str:
+    """A call that it answers, with parameters from the middle of what it was trained on."""
+    choices = {p.name: f'"{p.choices[0]}"' for p in task.parameters if p.choices}
+    middle = {name: choices.get(name, f"{sum(ends) / 2:.3g}") for name, ends in ranges.items() if name != "dt"}
+    words = [f'"{name}": {value}' for name, value in middle.items()]
+    params = f", params={{{', '.join(words)}}}" if words else ""
+    which = f', task="{task.name}"' if one_of_many else ""
+    first = "sim.solve(inputs" if task.steady else "sim.rollout(u0, steps=100"
+    return f"{first}{params}{which})"
 
 
 def _task_line(task: TaskSpec, grid: tuple[int, ...], ranges: Mapping[str, tuple[float, float]]) -> str:
