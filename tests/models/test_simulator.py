@@ -62,6 +62,16 @@ def test_a_printed_simulator_is_a_few_lines_that_say_what_it_is() -> None:
     )
 
 
+def test_the_card_of_a_simulator_is_json_and_says_where_it_is_at_home() -> None:
+    sim = burgers()
+    sim.origins["operator"] = {"provenance": {"score": 0.01}}
+    card = json.loads(json.dumps(sim.card()))
+    (task,) = card["tasks"]
+    assert (task["shape"], task["box"], task["context"]) == ([32], [[0.0, 1.0]], sim.looks_back("burgers1d"))
+    assert [task["params"][0][word] for word in ("name", "lo", "hi")] == ["nu", pytest.approx(0.1), 2.0]
+    assert card["parts"]["operator"]["validation_error"] == 0.01
+
+
 def test_an_untrained_simulator_is_persistence() -> None:
     sim = simulator("reacdiff2d")
     x = frames("reacdiff2d")
@@ -411,11 +421,12 @@ def test_damaged_foreign_and_newer_artifacts_are_refused_in_a_sentence(
     artifact.write(path, fresh, {k: v for k, v in tensors.items() if "head" not in k})
     with pytest.raises(DataError, match="not of the model"):
         Simulator.load(path)
-    for version, remedy in ((4, "train it again"), (6, "update the program")):
+    here = artifact.VERSION
+    for version, remedy in ((here - 1, "train it again"), (here + 1, "update the program")):
         with monkeypatch.context() as other:
             other.setattr(artifact, "VERSION", version)
             artifact.write(path, fresh, tensors)
-        with pytest.raises(DataError, match=f"version {version}, and this program reads 5; {remedy}"):
+        with pytest.raises(DataError, match=f"version {version}, and this program reads {here}; {remedy}"):
             Simulator.load(path)
 
 

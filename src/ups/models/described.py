@@ -26,8 +26,8 @@ def described(
     if rest := [task.name for task in known[TASKS:]]:
         lines.append(f"and {few(rest)}")
     body = lines[0] if len(known) == 1 else "\n  ".join([f"{counted(len(known), 'task')}:", *lines])
-    asked = _question(known[0], ranges[known[0].name], one_of_many=len(known) > 1)
-    return f"Simulator of {body}\n  {_networks_line(parts, origins, idle)}\n  Ask: {asked}"
+    question = _question(known[0], ranges[known[0].name], one_of_many=len(known) > 1)
+    return f"Simulator of {body}\n  {_networks_line(parts, origins, idle)}\n  Ask: {question}"
 
 
 def _question(task: TaskSpec, ranges: Mapping[str, tuple[float, float]], one_of_many: bool) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ups.models import artifact
 from ups.models.bounds import check_shapes, no_larger_than
+from ups.models.card import task_card
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.copies import images_of
@@ -80,6 +81,17 @@ class Simulator(nn.Module):
     def __repr__(self) -> str:
         """What it is in a few lines; `print(sim.operator)` and the like show the modules of a part."""
         return described(self.codec, self.parts, self.origins, self.ranges(), self.idle)
+
+    def card(self) -> dict[str, Any]:
+        """What there is to know of it, as JSON holds it: its parts with their validation errors, and its tasks with
+        their grids, fields, parameters and trained ranges."""
+        errors = {name: about.get("provenance", {}).get("score") for name, about in self.origins.items()}
+        return {
+            "config": self.provenance.get("config"),
+            "parts": {name: {"validation_error": errors.get(name)} for name in self.parts},
+            "weights": sum(p.numel() for p in self.parameters()),
+            "tasks": [task_card(self, task) for task in self.tasks],
+        }
 
     @property
     def context(self) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ups.models import Simulator
-from ups.tensors import numeric_params
-from ups.types import Grid, TaskSpec
+from ups.types import TaskSpec
 from ups.version import __version__
 
 LICENCE = (
@@ -22,42 +21,16 @@ LEFT_OUT = (
 )
 
 
-def card_of(simulator: Simulator, tasks: Sequence[TaskSpec], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What is said of an export of these tasks, as JSON holds it."""
+def export_card(simulator: Simulator, tasks: Sequence[TaskSpec], **more: Any) -> dict[str, Any]:
+    """The card of a simulator for an export of these tasks, with its licence and what it leaves out."""
+    chosen = [task.name for task in tasks]
+    card = simulator.card()
+    rows = [row for row in card.pop("tasks") if row["name"] in chosen]
     return {
         "made_by": f"ups {__version__}",
+        **card,
         "licence": LICENCE,
         "leaves_out": list(LEFT_OUT),
-        "parts": list(simulator.parts),
-        "weights": sum(p.numel() for p in simulator.parameters()),
-        "config": simulator.provenance.get("config"),
-        "tasks": [_task(simulator, task) for task in tasks],
-        **(more or {}),
-    }
-
-
-def _task(simulator: Simulator, task: TaskSpec) -> dict[str, Any]:
-    statistics, ranges = simulator.codec.statistics_of(task), simulator.ranges()[task.name]
-    shape = simulator.codec.shapes[task.name]
-    choices = {p.name: list(p.choices) for p in task.parameters if p.choices}
-    return {
-        "name": task.name,
-        "title": task.title,
-        "equation": task.equation,
-        "steady": task.steady,
-        "grid": list(shape),
-        "box": [list(ends) for ends in Grid(shape, task.periodic, task.bounds).bounds],
-        "periodic": list(task.periodic),
-        "axes": list(task.axes[: task.ndim]),
-        "context": simulator.looks_back(task.name),
-        "channels": [
-            {"name": name, "least": low, "most": high}
-            for name, low, high in zip(task.channels, statistics.least.tolist(), statistics.most.tolist(), strict=True)
-        ],
-        "inputs": list(task.given),
-        "mask": task.mask or None,
-        "params": [
-            {"name": name, "ranges": list(ranges[name]), "choices": choices.get(name)} for name in numeric_params(task)
-        ],
-        "dt": list(ranges["dt"]),
+        "tasks": rows,
+        **more,
     }

@@ -13,7 +13,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ups.types import Array, ConfigError, TaskSpec
-from ups_apps.export.card import card_of
+from ups_apps.export.card import export_card
 from ups_apps.export.job import Export, ExportFormat
 from ups_apps.export.programs import Arguments, example
 from ups_apps.export.pt2 import programs_of
@@ -28,7 +28,7 @@ def write(job: Export) -> None:
     task has them, and the output `frames (steps, B, *S, C)`; of a steady task the solution of `inputs`."""
     require()
     whole = whole_of(job, models_of(job))
-    for word, text in card_of(job.simulator, job.tasks).items():
+    for word, text in export_card(job.simulator, job.tasks).items():
         whole.metadata_props.add(key=word, value=text if isinstance(text, str) else json.dumps(text))
     data = whole.SerializeToString()
     check(job, data)

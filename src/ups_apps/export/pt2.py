@@ -11,7 +11,7 @@ import torch
 from torch.export import Dim, ExportedProgram, export
 from torch.export.pt2_archive._package import package_pt2
 
-from ups_apps.export.card import card_of
+from ups_apps.export.card import export_card
 from ups_apps.export.job import Export, ExportFormat
 from ups_apps.export.programs import Arguments, FirstTokens, NextStep, Program, SteadySolution, example
 
@@ -22,7 +22,7 @@ def write(job: Export) -> None:
     """The programs `begin` and `step` of a task, or `solve` of a steady one, and the card, in one archive."""
     programs = programs_of(job)
     arguments = {name: list(program.example_inputs[1]) for name, program in programs.items()}
-    card = card_of(job.simulator, job.tasks, {"programs": arguments})
+    card = export_card(job.simulator, job.tasks, programs=arguments)
     archive = io.BytesIO()  # a file must end in .pt2, and a draft of one does not
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No complete tensor found")  # of weights of which a program uses a part

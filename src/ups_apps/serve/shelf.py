@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ from typing import Any
 import torch
 
 from ups.models import Simulator
-from ups.models.encoders import Statistics
+from ups.models.card import task_card
 from ups.models.questions import to_continue, to_solve
 from ups.models.request import Request
 from ups.physics import EQUATIONS
 from ups.run.load import load
 from ups.rundir import RunDir
-from ups.tensors import numeric_params
 from ups.types import ConfigError, TaskSpec, check_known
 
 LONGEST = 200  # steps that are offered at first; more may be asked for
@@ -64,56 +62,18 @@ class Shelf:
 
 def card_of(held: Shelved, task: TaskSpec) -> dict[str, Any]:
     """What there is to know of a task, as JSON: see `page.js`."""
-    simulator, ranges = held.simulator, held.simulator.ranges()[task.name]
-    low, high = ranges["dt"]
-    fields, known = simulator.codec.statistics_of(task), {p.name: p for p in task.parameters}
-    driven = simulator.operator.inputs.statistics_of(task.name) if task.inputs else None
-    trust = simulator.trust.get(task.name)
+    card = task_card(held.simulator, task)
+    low = card["dt_range"][0]
     return {
-        "name": task.name,
-        "title": EQUATIONS[task.equation].task.title if task.equation and task.title == task.name else task.title,
+        **card,
         "simulator": held.name,
-        "shape": list(simulator.codec.shapes[task.name]),
-        "box": [list(ends) for ends in task.bounds],
-        "periodic": list(task.periodic),
-        "axes": list(task.axes[: task.ndim]),
-        "steady": task.steady,
-        "context": simulator.looks_back(task.name),
         "steps": 1 if task.steady else min(LONGEST, max(2, round(task.end / low))),
         "most": 1 if task.steady else MOST,
         "dt": low,
-        "dt_range": [low, high],
-        "fields": _ranged(task.channels, fields),
-        "inputs": _ranged(task.given, driven) if driven is not None else [],
-        "params": [_param(known, name, *ranges[name]) for name in numeric_params(task)],
-        "draws": any(part.draws for part in simulator.awake(task)),
-        "estimates": trust is not None and trust.error is not None,
-        "equation": task.equation,
         "examples": 0,
         "random": False,
         "truth": False,
     }
-
-
-def _ranged(names: Sequence[str], statistics: Statistics) -> list[dict[str, Any]]:
-    """Names with the range of training: of what has none, its mean and three deviations."""
-    rows = (statistics.mean, statistics.std, statistics.least, statistics.most)
-    out = []
-    for name, mean, std, least, most in zip(names, *(row.tolist() for row in rows), strict=True):
-        ends = (least, most) if math.isfinite(least) and math.isfinite(most) else (mean - 3 * std, mean + 3 * std)
-        out.append({"name": name, "range": list(ends)})
-    return out
-
-
-def _param(known: Mapping[str, Any], name: str, low: float, high: float) -> dict[str, Any]:
-    """A parameter with its range of training and a value to begin with: the middle, of a positive range by its
-    logarithm."""
-    spec = known[name]
-    middle: float | str = math.sqrt(low * high) if low > 0 else (low + high) / 2
-    if spec.choices:
-        middle = spec.choices[min(len(spec.choices) - 1, round(low))]
-    limits = {"above": spec.above, "at_least": spec.at_least, "choices": list(spec.choices)}
-    return {"name": name, "help": spec.help, "lo": low, "hi": high, "value": middle, **limits}
 
 
 def warm(held: Shelved) -> None:

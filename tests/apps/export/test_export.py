@@ -9,19 +9,19 @@ from moving import moving
 
 from ups.plugins import at
 from ups.types import ConfigError
-from ups_apps.export.card import card_of
+from ups_apps.export.card import export_card
 from ups_apps.export.export import export_run
 from ups_apps.export.formats import BUILT_IN, FORMATS
 
 
 def test_the_card_says_ranges_grid_licence_and_what_is_left_out() -> None:
     simulator = moving("reacdiff1d", 16)
-    card = card_of(simulator, simulator.tasks)
+    card = export_card(simulator, simulator.tasks)
     (task,) = card["tasks"]
-    assert task["grid"] == [16]
+    assert task["shape"] == [16]
     assert task["periodic"] == [True]
-    assert {p["name"]: p["ranges"] for p in task["params"]} == {"nu": [0.5, 2.0], "rho": [0.5, 2.0]}
-    assert task["channels"] == [{"name": "u", "least": -2.0, "most": 4.0}]
+    assert {p["name"]: [p["lo"], p["hi"]] for p in task["params"]} == {"nu": [0.5, 2.0], "rho": [0.5, 2.0]}
+    assert task["fields"] == [{"name": "u", "range": [-2.0, 4.0]}]
     assert card["licence"]
     assert any("ensembles" in sentence for sentence in card["leaves_out"])
 
