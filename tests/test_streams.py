@@ -78,6 +78,9 @@ WORDS = {
     "demo": ("demo", "--config", "{folder}/nowhere.yaml"),
     "evaluate": ("evaluate", "{folder}/nowhere"),
     "rollout": ("rollout", "{folder}/nowhere", "--input", "{file}", "--steps", "1", "--out", "{folder}/out.h5"),
+    "play": ("play", "{folder}/nowhere"),
+    "serve": ("serve", "{folder}/nowhere"),
+    "export": ("export", "{folder}/nowhere", "--to", "pt2"),
 }
 # These make nothing but text: that a disk did not take it is worth an exit code. A reader that left has had enough.
 TEXTS = {"data tasks", "data info", "config show", "config schema", "runs", "leaderboard"}

@@ -71,7 +71,8 @@ def fitted(task: TaskSpec, drawn: Drawn, mask: torch.Tensor | None = None) -> Ca
     stretches, (members, truth) = calibrate.Stretches(), drawn
     for first in (0, 8):
         part = slice(first, first + 8)
-        given: Any = SimpleNamespace(targets=truth[part], mask=None if mask is None else mask[part])
+        cells = None if mask is None else mask[part]
+        given: Any = SimpleNamespace(targets=truth[part], mask=cells, weights=cells)
         stretches.add(members[:, part], given, torch.ones(truth.shape[-1]), range(first, first + 8))
     return Calibration("residual", stretches.factors(task))
 
@@ -280,7 +281,7 @@ def test_ensembles_that_do_not_pay_are_left_off_and_said_to_be_and_are_drawn_whe
 def test_the_worth_of_an_ensemble_is_its_crps_over_the_error_of_the_operator_on_what_it_was_not_fitted_to() -> None:
     rng, truth = torch.Generator().manual_seed(0), torch.zeros(16, 2, 8, 1)
     members = 0.1 * torch.randn(32, *truth.shape, generator=rng)
-    given: Any = SimpleNamespace(targets=truth, mask=None)
+    given: Any = SimpleNamespace(targets=truth, mask=None, weights=None)
     stretches, ones = calibrate.Stretches(), ((1.0,), (1.0,))
     alone = torch.ones_like(truth)
     alone[::2] = 3.0

@@ -46,8 +46,9 @@ def test_the_help_lists_every_command_in_the_order_in_which_one_needs_it(ups: Up
     listed = re.findall(r"^│ (\S+) ", ups("--help")[1], re.MULTILINE)
     begin, train = ["demo", "init", "data", "config"], ["estimate", "run", "sweep", "launch"]
     look = ["runs", "show", "watch", "logs", "compare", "leaderboard", "track"]
+    use = ["evaluate", "rollout", "play", "serve", "export"]
     check = ["cache", "doctor", "faults", "bundle", "bench"]
-    assert listed == [*begin, *train, *look, "evaluate", "rollout", *check, "--help", "--version"]
+    assert listed == [*begin, *train, *look, *use, *check, "--help", "--version"]
     assert sorted(app) == sorted([*listed, "-h"])
 
 
