@@ -97,14 +97,16 @@ def averaged(
     """
     grid, (count, context) = Grid(codec.shapes[task.name], condition.grid.periodic), z.shape[:2]
     frames = codec.decode(LatentState(z.flatten(0, 1), grid), task)
-    many = max(1, CELLS // (count * math.prod(frames.shape[1:-1])))
+    cells = math.prod(frames.shape[1:-1])
+    # A program that is traced for any number of samples takes all copies together.
+    many = len(copies) if torch.compiler.is_exporting() else max(1, CELLS // (count * cells))
     mean = torch.zeros_like(frames[:count])
     for start in range(0, len(copies), many):
         group = copies[start : start + many]
         tokens = [z if copy is copies[0] else _tokens(codec, copy.there(frames), task, grid, context) for copy in group]
         answers = operator(torch.cat(tokens), _repeated(condition, len(group)))
-        predicted = codec.decode(LatentState(answers, grid), task).chunk(len(group))
-        for copy, frame in zip(group, predicted, strict=True):
+        predicted = torch.unflatten(codec.decode(LatentState(answers, grid), task), 0, (len(group), count))
+        for copy, frame in zip(group, predicted.unbind(0), strict=True):
             mean = mean + copy.back(frame) / len(copies)
     after = codec.encode(mean, task, grid).z
     return codec.moved(after, mean - codec.decode(LatentState(after, grid), task), task, grid)
