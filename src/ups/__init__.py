@@ -64,8 +64,9 @@ def fit(
         data: An array `(sample, time, x[, y[, z]], channel)` of numpy or torch, a dict of arrays by channel, an
             `xarray.Dataset`, the path of files, or a `ups.Data`, which says more about them. One simulator of several
             tasks: a dict of `ups.Data` by their names.
-        minutes: For everything, from the call to its return: what preparing the data has taken and judging will take
-            is not trained. On a laptop 5 show whether it learns; 30 on a GPU are usual.
+        minutes: For everything, from the call on: what preparing the data has taken, and judging is estimated to take,
+            is not trained. On a busy machine the call may last longer. On a laptop 5 show whether it learns; 30 on a
+            GPU are usual.
         name: Of the run; its folder, `<out>/<name>`, keeps the report, and the data lie beside it.
         out: Where runs are kept.
         device: `auto` takes a GPU where there is one.

@@ -8,9 +8,12 @@ import warnings
 from typing import Any
 
 import torch
+from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram, export
 from torch.export.pt2_archive._package import package_pt2
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
+from ups.types import ConfigError
 from ups_apps.export.card import export_card
 from ups_apps.export.job import Export, ExportFormat
 from ups_apps.export.programs import Arguments, FirstTokens, NextStep, Program, SteadySolution, example
@@ -46,10 +49,20 @@ def programs_of(job: Export) -> dict[str, ExportedProgram]:
 
 
 def traced(program: Program, arguments: dict[str, torch.Tensor]) -> ExportedProgram:
-    """A program for any number of samples, its arguments given by name."""
+    """A program for any number of samples, its arguments given by name.
+
+    Raises:
+        ConfigError: torch finds a part that it cannot write down for any number of samples.
+    """
     shapes: dict[str, Any] = {name: {0: BATCH} for name in arguments}
-    with torch.no_grad():
-        return export(program.eval(), (), kwargs=arguments, dynamic_shapes=shapes)
+    try:
+        with torch.no_grad():
+            return export(program.eval(), (), kwargs=arguments, dynamic_shapes=shapes)
+    except (UserError, ConstraintViolationError) as error:
+        task, reason = program.given.task.name, next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(
+            f"{task}: torch.export cannot write down this simulator ({reason}); nothing is written."
+        ) from error
 
 
 FORMAT = ExportFormat(write)

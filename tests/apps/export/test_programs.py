@@ -16,6 +16,7 @@ from ups.types import ConfigError
 from ups_apps.export.job import Export
 from ups_apps.export.onnx import check, models_of, whole_of
 from ups_apps.export.programs import Arguments, FirstTokens, NextStep, SteadySolution, example
+from ups_apps.export.pt2 import traced
 
 STEPS = 4
 BY_COPIES = SimulatorConfig(shift_average=2)
@@ -77,6 +78,18 @@ def test_onnxruntime_agrees_with_torch_over_a_whole_rollout_or_the_reason_is_sai
     simulator = of_kind(kind)
     job = Export(simulator, Path(), simulator.tasks, tmp_path / "it.onnx", print)
     check(job, whole_of(job, models_of(job)).SerializeToString())
+
+
+def test_a_program_that_torch_cannot_write_for_any_number_of_samples_is_refused_in_a_sentence() -> None:
+    class Counting(FirstTokens):
+        def forward(self, state: Tensor) -> Tensor:  # type: ignore[override]
+            return state * (2**14 // len(state))
+
+    simulator = moving("advection1d", 16)
+    (task,) = simulator.tasks
+    grid = Export(simulator, Path(), (task,), Path(), print).grid(task)
+    with pytest.raises(ConfigError, match=r"advection1d: torch\.export cannot write down this simulator"):
+        traced(Counting(simulator, Arguments(task, grid)), {"state": torch.ones(3, 1, 16, 1)})
 
 
 def test_a_graph_that_differs_from_torch_is_refused() -> None:
